@@ -1,0 +1,75 @@
+"""The fleet as the Switchyard sees it: an immutable snapshot, replaced as a whole.
+
+Discovery and scrapes build snapshots; a reader takes one reference and is never disturbed. What changes with every
+request (our own in-flight counts) is not in here but in `core/ledger.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Exactly the values of `x-eluvix-pd-role`."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    CONDUCTOR = "disaggregated-conductor"
+    COLOCATED = "colocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a worker last said of itself; None is unknown, which is neither zero nor saturated.
+
+    `at` is the scrape's instant (monotonic seconds), `own_in_flight` what we ourselves had in flight there then, so
+    that the load of other clients can be told from ours. `itl_s` is the mean inter-token latency over the last
+    scrape interval, in seconds. `kv_usage` is 0-1.
+    """
+
+    at: float
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    itl_s: float | None = None
+    own_in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One engine instance. `address` is `ip:port`, IPv6 in brackets, and identifies it."""
+
+    address: str
+    ready: bool = True
+    load: Load | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The workers of one role behind one Envoy cluster."""
+
+    name: str
+    role: Role
+    cluster: str
+    workers: tuple[Worker, ...] = ()
+    engine: str = "vllm"
+
+    def ready(self) -> tuple[Worker, ...]:
+        return tuple(worker for worker in self.workers if worker.ready)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    pools: tuple[Pool, ...]
+    generation: int = 0
+    by_cluster: dict[str, Pool] = field(init=False, repr=False, compare=False)
+    pool_of: dict[str, Pool] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_cluster", {pool.cluster: pool for pool in self.pools})
+        object.__setattr__(self, "pool_of", {w.address: pool for pool in self.pools for w in pool.workers})
+
+    def role_of(self, pool: Pool) -> Role:
+        """The role that answers carry: a lone pool does everything, whatever it was called."""
+        return Role.COLOCATED if len(self.pools) == 1 else pool.role

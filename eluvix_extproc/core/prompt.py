@@ -1,0 +1,93 @@
+"""What the engine will prefill, in one shape for every request format.
+
+`prompt/` builds a Prompt from a request body; `tokens/` counts it; `core/prefix.py` hashes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Api(StrEnum):
+    """The request formats we understand; the value is the `api` label of metrics."""
+
+    OPENAI_CHAT = "openai.chat"
+    OPENAI_COMPLETIONS = "openai.completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn.
+
+    `canonical` are the bytes that are hashed: equal for equal messages whatever the client's whitespace, key order
+    or null fields. `text` is all that the engine will tokenise of it, for the estimate. `raw` is the message's JSON
+    as sent, for the chat template. `media` counts image, audio and video parts.
+    """
+
+    role: str
+    canonical: bytes
+    text: str
+    raw: bytes
+    media: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request's prompt and the few request fields that routing needs.
+
+    Exactly one of `messages`, `texts` and `token_ids` is non-empty (chat; completions with text; completions with
+    token ids, one tuple per sequence). `complete` is False when only a head of the body was read: then everything
+    derived from it is an estimate, `body_bytes` is the size announced by content-length (or what was read) and
+    `read_bytes` what the prompt was built from.
+    """
+
+    api: Api
+    model: str
+    stream: bool
+    body_bytes: int
+    read_bytes: int
+    complete: bool = True
+    messages: tuple[Message, ...] = ()
+    texts: tuple[str, ...] = ()
+    token_ids: tuple[tuple[int, ...], ...] = ()
+    tools: bytes = b""              # canonical JSON of `tools`, b"" when absent
+    tools_raw: bytes = b""          # as sent, for the chat template
+    template_kwargs: bytes = b""    # `chat_template_kwargs` as sent
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    salt: str = ""                  # `cache_salt`
+    include_usage: bool = False     # stream_options.include_usage
+    max_tokens: int | None = None   # the client's own output limit
+    samples: int = 1                # `n`
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Prompt tokens. `exact` only when the model's own tokenizer and template counted every one of them.
+
+    `per_message` are cumulative counts at message boundaries (same length as Prompt.messages, or empty when they are
+    not known); `ids` are the token ids as little-endian u32 bytes when exact and wanted for the block chain, else b"".
+    """
+
+    total: int
+    exact: bool
+    per_message: tuple[int, ...] = ()
+    ids: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPoint:
+    """A prefix of the prompt that the index can know: `key` is xxh3-64 of its chain digest, `tokens` its length."""
+
+    key: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixChain:
+    """`root` is the 32-byte SHA-256 behind `x-eluvix-kv-prefix-hash` (b"" when nothing of the prompt is known);
+    `points` are in order of growing length."""
+
+    root: bytes
+    points: tuple[PrefixPoint, ...] = ()
