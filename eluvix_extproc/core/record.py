@@ -47,7 +47,8 @@ class Record:
 
     `served_worker` and `served_pool` are who answered in the end, which after a retry or a fail-open is not the first
     choice of `decision`. `completion_tokens` is the response's `usage` when it told one, else the number of token
-    events seen (`completion_exact` says which). `delivered_cached_tokens` is `usage.prompt_tokens_details.cached_tokens`.
+    events seen (`completion_exact` says which). `delivered_cached_tokens` is
+    `usage.prompt_tokens_details.cached_tokens`.
     """
 
     outcome: Outcome
