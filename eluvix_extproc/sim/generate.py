@@ -1,0 +1,215 @@
+"""POST /v1/chat/completions and /v1/completions: from the request's body to the engine and back."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import orjson
+from aiohttp import web
+
+from eluvix_extproc.sim import answers, intake, refusals, text
+from eluvix_extproc.sim.answers import ChunkShapes, Usage
+from eluvix_extproc.sim.engine import Overloaded, Sequence
+from eluvix_extproc.sim.faults import Fault
+from eluvix_extproc.sim.intake import Ask
+from eluvix_extproc.sim.loop import EngineLoop
+from eluvix_extproc.sim.options import WorkerOptions
+from eluvix_extproc.sim.refusals import Refusal
+from eluvix_extproc.sim.stream import Cut, EventWriter, reset
+
+_BODY_PIECE = 64 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """One sequence with its text; `sent` counts the tokens that the client was given."""
+
+    sequence: Sequence
+    words: list[str]
+    sent: int = 0
+
+
+class Generation:
+    """One request at the engine. `run` answers it, whatever way it ends, and leaves nothing of it in the engine."""
+
+    def __init__(self, request: web.Request, ask: Ask, fault: Fault, options: WorkerOptions, loop: EngineLoop) -> None:
+        self._request = request
+        self._ask = ask
+        self._fault = fault
+        self._options = options
+        self._loop = loop
+        self._progress = asyncio.Event()
+        self._choices = [
+            self._choice(packed, ask.max_tokens, index)
+            for packed in ask.prompts
+            for index in range(ask.choices_per_prompt)
+        ]
+        kind = "chatcmpl" if ask.chat else "cmpl"
+        self._ident = f"{kind}-{request.headers.get('x-request-id') or secrets.token_hex(8)}"
+        self._created = int(datetime.now(UTC).timestamp())
+
+    async def run(self) -> web.StreamResponse:
+        sequences = [choice.sequence for choice in self._choices]
+        try:
+            self._loop.submit(sequences)
+        except Overloaded:
+            if self._ask.stream and self._options.overload_mode == "stream":
+                return await self._stream_refusal(refusals.overloaded())
+            raise refusals.overloaded() from None
+        try:
+            return await (self._stream() if self._ask.stream else self._whole())
+        finally:
+            for sequence in sequences:
+                self._loop.engine.abort(sequence)
+
+    def _choice(self, packed: bytes, max_tokens: int | None, index: int) -> _Choice:
+        prompt_tokens = text.count(packed)
+        room = self._options.max_model_len - prompt_tokens
+        tokens = max_tokens or min(self._options.output_tokens, room)
+        words = text.answer(packed, tokens, index, ends=max_tokens is None)
+        hashes = text.block_hashes(packed, words, self._options.block_size, self._ask.salt)
+        reason = "stop" if max_tokens is None else "length"
+        return _Choice(Sequence(prompt_tokens, tokens, hashes, self._progress.set, reason), words)
+
+    async def _whole(self) -> web.StreamResponse:
+        while not all(choice.sequence.finished for choice in self._choices):
+            self._progress.clear()
+            await self._progress.wait()
+        await asyncio.sleep(self._fault.stall_first_token_ms / 1000)
+        texts = [("".join(c.words), c.sequence.finish_reason) for c in self._choices]
+        body = orjson.dumps(self._whole_body(texts))
+        if self._fault.body_bytes > len(body):
+            padding = "x" * (self._fault.body_bytes - len(body))
+            texts[0] = (texts[0][0] + padding, texts[0][1])
+            body = orjson.dumps(self._whole_body(texts))
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(self._request)
+        if self._fault.reset == "after_headers":
+            reset(self._request)
+            return response
+        if self._fault.reset == "mid_stream":
+            await response.write(body[: len(body) // 2])
+            reset(self._request)
+            return response
+        for start in range(0, len(body), _BODY_PIECE):
+            await response.write(body[start : start + _BODY_PIECE])
+        await response.write_eof()
+        return response
+
+    def _whole_body(self, texts: list[tuple[str, str]]) -> dict[str, object]:
+        ask = self._ask
+        return answers.whole(
+            chat=ask.chat,
+            ident=self._ident,
+            created=self._created,
+            model=ask.model,
+            texts=texts,
+            usage=self._usage(self._choices),
+        )
+
+    async def _stream(self) -> web.StreamResponse:
+        response = await self._open_stream()
+        writer = EventWriter(self._request, response, self._fault)
+        shapes = ChunkShapes(chat=self._ask.chat, ident=self._ident, created=self._created, model=self._ask.model)
+        try:
+            if self._fault.reset == "after_headers":
+                reset(self._request)
+                return response
+            await self._prelude(writer, shapes)
+            if not await self._relay(writer, shapes):
+                return response
+            if self._ask.include_usage:
+                await writer.write(shapes.usage(self._usage(self._choices)))
+            await writer.write(answers.DONE)
+            await writer.flush()
+            await response.write_eof()
+        except Cut:
+            pass
+        return response
+
+    async def _prelude(self, writer: EventWriter, shapes: ChunkShapes) -> None:
+        """What a fault sends before any token exists, and the stall."""
+        fault = self._fault
+        if fault.early_role and self._ask.chat:
+            for index, choice in enumerate(self._choices):
+                await writer.write(shapes.role(index, self._running_usage(choice)))
+        for _ in range(fault.prelude_pings):
+            await writer.write(b": ping\n\n")
+        for _ in range(fault.empty_deltas):
+            await writer.write(shapes.token(0, "", None))
+        if fault.stall_first_token_ms:
+            await writer.flush()
+            await asyncio.sleep(fault.stall_first_token_ms / 1000)
+
+    async def _relay(self, writer: EventWriter, shapes: ChunkShapes) -> bool:
+        """Writes tokens as they come; False when a fault ended the stream with an error event."""
+        written = 0
+        while any(choice.sent < len(choice.words) for choice in self._choices):
+            self._progress.clear()
+            for index, choice in enumerate(self._choices):
+                while choice.sent < choice.sequence.generated:
+                    if written == self._fault.error_event_after:
+                        await self._end_with_error(writer)
+                        return False
+                    await self._write_token(writer, shapes, index, choice)
+                    written += 1
+            if any(choice.sent < len(choice.words) for choice in self._choices):
+                await self._progress.wait()
+        return True
+
+    async def _write_token(self, writer: EventWriter, shapes: ChunkShapes, index: int, choice: _Choice) -> None:
+        if choice.sent == 0 and self._ask.chat and not self._fault.early_role:
+            await writer.write(shapes.role(index, self._running_usage(choice)))
+        word = choice.words[choice.sent]
+        choice.sent += 1
+        usage = self._running_usage(choice)
+        if choice.sent < len(choice.words):
+            await writer.write(shapes.token(index, word, usage))
+        else:
+            await writer.write(shapes.last_token(index, word, choice.sequence.finish_reason, usage))
+
+    async def _end_with_error(self, writer: EventWriter) -> None:
+        body = self._fault.body if isinstance(self._fault.body, dict) else refusals.overloaded().body
+        await writer.write(answers.error_event(body))
+        await writer.write(answers.DONE)
+        await writer.flush()
+
+    async def _stream_refusal(self, refusal: Refusal) -> web.StreamResponse:
+        response = await self._open_stream()
+        await response.write(answers.error_event(refusal.body))
+        await response.write(answers.DONE)
+        await response.write_eof()
+        return response
+
+    async def _open_stream(self) -> web.StreamResponse:
+        """Sends the headers at once, long before the first token."""
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await response.prepare(self._request)
+        return response
+
+    def _running_usage(self, choice: _Choice) -> Usage | None:
+        if not self._ask.continuous_usage:
+            return None
+        return Usage(choice.sequence.prompt_tokens, choice.sent, 0, 0)
+
+    def _usage(self, choices: list[_Choice]) -> Usage:
+        """As vLLM sums it: each prompt once, every choice's output."""
+        prompts = choices[:: self._ask.choices_per_prompt]
+        return Usage(
+            prompt=sum(c.sequence.prompt_tokens for c in prompts),
+            completion=sum(len(c.words) for c in choices),
+            cached=sum(c.sequence.cached_tokens for c in prompts),
+            created=sum(c.sequence.created_cache_tokens for c in prompts),
+        )
+
+
+async def generate(
+    request: web.Request, body: bytes, *, chat: bool, fault: Fault, options: WorkerOptions, loop: EngineLoop
+) -> web.StreamResponse:
+    """Answers one generation request; raises Refusal for what the engine refuses before it sends headers."""
+    ask = intake.read(body, request.headers.get("content-type", ""), chat, options)
+    return await Generation(request, ask, fault, options, loop).run()

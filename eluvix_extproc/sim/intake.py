@@ -1,0 +1,153 @@
+"""A request body, read and checked as the engine would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from eluvix_extproc.sim import refusals, text
+from eluvix_extproc.sim.options import WorkerOptions
+
+_MAX_CHOICES = 128
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One generation request. `prompts` are packed tokens (see `text`); without `max_tokens` the answer ends itself."""
+
+    chat: bool
+    model: str
+    prompts: tuple[bytes, ...]
+    choices_per_prompt: int
+    max_tokens: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    salt: str
+
+
+def read(body: bytes, content_type: str, chat: bool, options: WorkerOptions) -> Ask:
+    """Reads a chat (`chat`) or completions request; raises Refusal."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise refusals.wrong_content_type()
+    fields = _object(body)
+    key = "messages" if chat else "prompt"
+    if fields.get(key) is None:
+        raise refusals.missing(key, len(fields))
+    prompts = _chat_prompt(fields) if chat else _prompts(fields["prompt"])
+    model = _optional(fields, "model", "str", str) or options.models[0]
+    max_tokens = _integer(fields, "max_completion_tokens") if chat else None
+    if max_tokens is None:
+        max_tokens = _integer(fields, "max_tokens")
+    stream_options = _optional(fields, "stream_options", "dict", dict) or {}
+    choices = _integer(fields, "n")
+    if model not in options.models:
+        raise refusals.unknown_model(model, options.models)
+    ask = Ask(
+        chat=chat,
+        model=model,
+        prompts=prompts,
+        choices_per_prompt=1 if choices is None else choices,
+        max_tokens=max_tokens,
+        stream=bool(_optional(fields, "stream", "bool", bool)),
+        include_usage=bool(stream_options.get("include_usage")),
+        continuous_usage=bool(stream_options.get("continuous_usage_stats")),
+        salt=_salt(fields),
+    )
+    _check(ask, fields, options)
+    return ask
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # The engine's own parser is the standard library's: its words and positions are the ones that clients see.
+        try:
+            value = json.loads(body)
+        except json.JSONDecodeError as error:
+            raise refusals.not_json(error.pos, error.msg) from None
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise refusals.not_json(0, str(error)) from None
+    except RecursionError as error:
+        raise refusals.not_json(0, str(error)) from None
+    if not isinstance(value, dict):
+        raise refusals.not_an_object(value)
+    return value
+
+
+def _chat_prompt(fields: Mapping[str, object]) -> tuple[bytes, ...]:
+    messages = fields["messages"]
+    if not isinstance(messages, list):
+        raise refusals.wrong_type("messages", "list", messages)
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise refusals.wrong_type(f"messages.{i}", "dict", message)
+    return (text.chat_tokens(messages, fields.get("tools")),)
+
+
+def _prompts(prompt: object) -> tuple[bytes, ...]:
+    if isinstance(prompt, str):
+        return (text.text_tokens(prompt),)
+    if isinstance(prompt, list) and prompt:
+        if all(type(p) is int for p in prompt):
+            return (text.id_tokens(prompt),)
+        if all(isinstance(p, str) for p in prompt):
+            return tuple(text.text_tokens(p) for p in prompt)
+        if all(isinstance(p, list) and p and all(type(i) is int for i in p) for p in prompt):
+            return tuple(text.id_tokens(p) for p in prompt)
+    raise refusals.wrong_type("prompt", "str", prompt)
+
+
+def _integer(fields: Mapping[str, object], field: str) -> int | None:
+    value = _optional(fields, field, "int", int)
+    if isinstance(value, bool):
+        raise refusals.wrong_type(field, "int", value)
+    return value
+
+
+def _optional(fields: Mapping[str, object], field: str, kind: str, wanted: type[_T]) -> _T | None:
+    value = fields.get(field)
+    if value is not None and not isinstance(value, wanted):
+        raise refusals.wrong_type(field, kind, value)
+    return value
+
+
+def _salt(fields: Mapping[str, object]) -> str:
+    salt = fields.get("cache_salt")
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise refusals.bad_value("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
+    return salt or ""
+
+
+def _check(ask: Ask, fields: Mapping[str, object], options: WorkerOptions) -> None:
+    temperature = fields.get("temperature")
+    if isinstance(temperature, int | float) and temperature < 0:
+        message = f"temperature must be non-negative, got {float(temperature)}."
+        raise refusals.bad_value("temperature", message, float(temperature))
+    if not 1 <= ask.choices_per_prompt <= _MAX_CHOICES:
+        message = f"n must be between 1 and {_MAX_CHOICES}, got {ask.choices_per_prompt}."
+        raise refusals.bad_value("n", message, ask.choices_per_prompt)
+    limit = options.max_model_len
+    if ask.max_tokens is not None and ask.max_tokens < 1:
+        message = f"max_tokens must be at least 1, got {ask.max_tokens}."
+        raise refusals.bad_value("max_tokens", message, ask.max_tokens)
+    if ask.max_tokens is not None and ask.max_tokens > limit:
+        message = (
+            f"max_tokens={ask.max_tokens} cannot be greater than max_model_len={limit}. "
+            "Please request fewer output tokens."
+        )
+        raise refusals.bad_value("max_tokens", message, ask.max_tokens)
+    for packed in ask.prompts:
+        tokens = text.count(packed)
+        if tokens == 0:
+            raise refusals.bad_value("prompt", "The prompt must not be empty.")
+        if tokens >= limit:
+            raise refusals.prompt_too_long(limit)
+        if ask.max_tokens is not None and tokens + ask.max_tokens > limit:
+            raise refusals.output_too_long(limit, tokens, ask.max_tokens)
