@@ -1,0 +1,194 @@
+"""A whole Envoy configuration: one listener, the sidecar in front of the router, one cluster for each pool."""
+
+from __future__ import annotations
+
+from eluvix_extproc.config.models import Settings
+from eluvix_extproc.config.values import Listen
+from eluvix_extproc.render.plan import ROUTING_HEADERS, Plan, Profile, make_plan
+from eluvix_extproc.render.pools import pool_cluster
+from eluvix_extproc.render.sidecar import (
+    EXT_PROC,
+    TLS_FOLDER,
+    address,
+    ext_proc_filter,
+    previous_hosts,
+    sidecar_cluster,
+)
+from eluvix_extproc.render.tree import Tree, dump, note
+from eluvix_extproc.render.typed import BOOTSTRAP, any_of, check
+
+_ABOUT = {
+    Profile.HYBRID: "HYBRID: bodies stream past the sidecar, which holds only the headers. Loses nothing when the "
+    "sidecar fails. Start here.",
+    Profile.FULL_DUPLEX: "FULL_DUPLEX: bodies stream through the sidecar. For gateways that impose it; a request that "
+    "is under way when the sidecar fails is lost.",
+    Profile.BUFFERED: "BUFFERED: Envoy collects the whole request body first. For Envoys or policies that allow "
+    "nothing else.",
+}
+
+
+def render(profile: Profile | str, settings: Settings, tls_folder: str = TLS_FOLDER) -> str:
+    """A complete, commented bootstrap as YAML. Raises ConfigError when Envoy cannot be told what `settings` say.
+
+    `tls_folder` is where Envoy, not the sidecar, finds ca.crt, tls.crt and tls.key.
+    """
+    profile = Profile(profile)
+    tree = bootstrap(make_plan(profile, settings), tls_folder)
+    check(BOOTSTRAP, tree)
+    header = (
+        f"Envoy with Eluvix ext_proc, {_ABOUT[profile]}\n\n"
+        f"Written by `eluvix-extproc render {profile}`; change the configuration it was rendered from and render "
+        "again.\nFor Envoy 1.36 and later."
+    )
+    return dump(tree, header)
+
+
+def bootstrap(plan: Plan, tls_folder: str) -> Tree:
+    clusters = [sidecar_cluster(plan, tls_folder), *(pool_cluster(pool) for pool in plan.settings.pools)]
+    return {
+        "admin": note("keep it off the network: it can stop Envoy", {"address": _listens(plan.settings.envoy.admin)}),
+        "static_resources": {"listeners": [_listener(plan)], "clusters": clusters},
+    }
+
+
+def client_headers_filter() -> Tree:
+    """Removes clients' own routing headers; stands before the sidecar's filter, so that failing open is safe too."""
+    return {
+        "name": "envoy.filters.http.header_mutation",
+        "typed_config": any_of(
+            "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+            mutations={"request_mutations": [{"remove": name} for name in ROUTING_HEADERS]},
+        ),
+    }
+
+
+def routes(plan: Plan) -> list[Tree]:
+    body_limit = note(
+        "the largest body that a retry can repeat (server.maxBodyBytes); at the default of 1 MiB larger ones are not",
+        plan.settings.server.max_body_bytes,
+    )
+    return [
+        note(
+            "decided: the sidecar has set the cluster and cleared the route cache",
+            {
+                "match": {"prefix": "/", "headers": [{"name": "x-eluvix-cluster", "present_match": True}]},
+                "route": {"cluster_header": "x-eluvix-cluster", **_route_action(plan)},
+                "request_body_buffer_limit": body_limit,
+            },
+        ),
+        note(
+            "not decided: no LLM request, or failed open",
+            {
+                "match": {"prefix": "/"},
+                "route": {"cluster": plan.settings.default_pool().cluster, **_route_action(plan, explain=False)},
+                "request_body_buffer_limit": plan.settings.server.max_body_bytes,
+            },
+        ),
+    ]
+
+
+def access_log() -> Tree:
+    """One JSON object a request on standard output. No bodies and no client credentials."""
+    return {
+        "name": "envoy.access_loggers.stdout",
+        "typed_config": any_of(
+            "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+            log_format={
+                "json_format": {
+                    "time": "%START_TIME%",
+                    "request_id": "%REQ(x-request-id)%",
+                    "method": "%REQ(:method)%",
+                    "path": "%PATH(NQ)%",
+                    "code": "%RESPONSE_CODE%",
+                    "details": "%RESPONSE_CODE_DETAILS%",
+                    "flags": "%RESPONSE_FLAGS%",
+                    "role": "%REQ(x-eluvix-pd-role)%",
+                    "cluster": "%UPSTREAM_CLUSTER_RAW%",
+                    "upstream": "%UPSTREAM_HOST%",
+                    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+                    "tokens": "%RESP(x-eluvix-tokens)%",
+                    "ttft_ms": "%DYNAMIC_METADATA(eluvix:ttft_ms)%",
+                    "itl_ms": "%DYNAMIC_METADATA(eluvix:itl_ms)%",
+                    "failed_open": f"%FILTER_STATE({EXT_PROC}:FIELD:failed_open)%",
+                    "bytes_in": "%BYTES_RECEIVED%",
+                    "bytes_out": "%BYTES_SENT%",
+                    "duration_ms": "%DURATION%",
+                },
+            },
+        ),
+    }
+
+
+def _listener(plan: Plan) -> Tree:
+    return {
+        "name": "llm",
+        "address": _listens(plan.settings.envoy.listen),
+        "per_connection_buffer_limit_bytes": note(_buffer_reason(plan), plan.buffer_bytes),
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": _connection_manager(plan),
+        }]}],
+    }
+
+
+def _listens(where: Listen) -> Tree:
+    return address(str(where))
+
+
+def _buffer_reason(plan: Plan) -> str:
+    if plan.profile is Profile.BUFFERED:
+        return "above server.maxBodyBytes, so that it is the sidecar that refuses, in the API's own error shape"
+    return "above server.maxHeldBytes: Envoy stops reading here, and the sidecar reads that much before it answers"
+
+
+def _connection_manager(plan: Plan) -> Tree:
+    return any_of(
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="llm",
+        use_remote_address=note("at the edge; behind another proxy: false, or xff_num_trusted_hops", True),
+        stream_idle_timeout=note(
+            "the only timer that always ends a stuck exchange; longer than an engine's longest silence",
+            f"{plan.idle_timeout_s}s",
+        ),
+        http_protocol_options=note("trailers over HTTP/1.1 as well", {"enable_trailers": True}),
+        http2_protocol_options={
+            "initial_stream_window_size": note("the same, for HTTP/2 clients", plan.stream_window_bytes),
+            "initial_connection_window_size": note(
+                "so that one client's held requests do not stop its others", plan.connection_window_bytes
+            ),
+        },
+        upgrade_configs=note("such as /v1/realtime", [{"upgrade_type": "websocket"}]),
+        access_log=[access_log()],
+        http_filters=[
+            note("clients may not steer themselves, least of all when the sidecar is down", client_headers_filter()),
+            ext_proc_filter(plan),
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": any_of("envoy.extensions.filters.http.router.v3.Router"),
+            },
+        ],
+        route_config={
+            "name": "llm",
+            "virtual_hosts": [{"name": "llm", "domains": ["*"], "routes": routes(plan)}],
+        },
+    )
+
+
+def _route_action(plan: Plan, explain: bool = True) -> dict[str, Tree]:
+    policy: dict[str, Tree] = {
+        "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+        "retriable_status_codes": [503],
+        "num_retries": 2,
+        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
+        "retry_host_predicate": [previous_hosts()],
+        "host_selection_retry_max_attempts": 5,
+    }
+    timeout: Tree = "0s"
+    if explain:
+        timeout = note("the default of 15 s cuts streams short", timeout)
+        policy["retry_on"] = note(
+            "not `reset`: a request that crashes its worker would go on to crash the next. Never a 4xx",
+            policy["retry_on"],
+        )
+        policy["num_retries"] = note("each takes the next worker of the sidecar's list", policy["num_retries"])
+    return {"timeout": timeout, "idle_timeout": f"{plan.idle_timeout_s}s", "retry_policy": policy}
