@@ -36,6 +36,12 @@ class TokenizerSettings(Protocol):
 
 def build(tokenizer: TokenizerSettings, *, memo_bytes: int = DEFAULT_MEMO_BYTES) -> Counter:
     """The counter of one model. Raises ConfigError when the tokenizer, its template or its encoding cannot be used."""
-    if tokenizer.estimate is not None:
-        return Estimate(tokenizer.estimate.bytes_per_token)
-    return Estimate()
+    if tokenizer.file is not None:
+        from eluvix_extproc.tokens.exact import from_file
+
+        return from_file(tokenizer.file, tokenizer.chat_template, memo_bytes=memo_bytes)
+    if tokenizer.tiktoken is not None:
+        from eluvix_extproc.tokens.tiktoken import from_tiktoken
+
+        return from_tiktoken(tokenizer.tiktoken, memo_bytes=memo_bytes)
+    return Estimate(tokenizer.estimate.bytes_per_token) if tokenizer.estimate is not None else Estimate()

@@ -1,0 +1,185 @@
+"""A model's chat template, rendered as engines render it and within bounds.
+
+The environment is that of transformers (utils/chat_template_utils.py) which vLLM and SGLang call: an immutable sandbox
+with trimmed blocks, loop controls, a plain `tojson`, `raise_exception` and `strftime_now`. What the sandbox leaves
+unbounded is budgeted: ranges, repetition and output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from eluvix_extproc.tokens.content_format import ContentFormat, detect
+
+Conversation = Sequence[Mapping[str, Any]]
+
+MAX_RANGE_ITEMS = 1_000_000
+MAX_REPEATED_ITEMS = 1_000_000
+# A template adds markers to what it is given; one that multiplies it is broken or under attack.
+_OUTPUT_FACTOR = 8
+_OUTPUT_FLOOR_CHARS = 1 << 20
+# What a caller's chat_template_kwargs may not replace.
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "range"})
+# transformers' own marker: text after it in the rendered prompt is what the template closes the last turn with.
+_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class TemplateFailed(Exception):
+    """The template refused this conversation, or it cannot be rendered within bounds."""
+
+
+class ChatTemplate:
+    """Compiled once; render() may be called from several threads."""
+
+    def __init__(
+        self,
+        source: str,
+        specials: Mapping[str, str],
+        *,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """`specials` are bos_token and its like. Raises jinja2.TemplateSyntaxError."""
+        environment = _Environment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
+        environment.globals.pop("lipsum", None)
+        self.content_format: ContentFormat = detect(environment.parse(source))
+        self._template = environment.from_string(source)
+        self._specials = dict(specials)
+
+    def render(
+        self,
+        messages: Conversation,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+        size_hint: int = 0,
+    ) -> str:
+        """The text that the engine tokenises; `size_hint` is the request's size in bytes, which bounds the output.
+
+        Raises TemplateFailed whatever goes wrong.
+        """
+        if continue_final_message:
+            if add_generation_prompt:
+                raise TemplateFailed("continue_final_message excludes add_generation_prompt")
+            messages = _tag_final_text(messages)
+        variables = {
+            **self._specials,
+            "documents": None,
+            **{name: value for name, value in (kwargs or {}).items() if name not in _RESERVED},
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "range": _RangeBudget(),
+        }
+        limit = _OUTPUT_FACTOR * size_hint + _OUTPUT_FLOOR_CHARS
+        try:
+            rendered = self._generate(variables, limit)
+        except Exception as error:  # templates raise anything: TypeError, KeyError, RecursionError …
+            raise TemplateFailed(str(error)) from error
+        return _cut_at_tag(rendered) if continue_final_message else rendered
+
+    def _generate(self, variables: Mapping[str, Any], limit: int) -> str:
+        pieces: list[str] = []
+        length = 0
+        for piece in self._template.generate(variables):
+            pieces.append(piece)
+            length += len(piece)
+            if length > limit:
+                raise TemplateFailed("the output is out of proportion")
+        return "".join(pieces)
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    intercepted_binops: ClassVar[frozenset[str]] = frozenset({"*", "**"})  # type: ignore[misc]
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            raise jinja2.exceptions.SecurityError("powers are not allowed in a chat template")
+        for sequence, times in ((left, right), (right, left)):
+            is_repetition = isinstance(sequence, (str, list, tuple)) and isinstance(times, int)
+            if is_repetition and len(sequence) * times > MAX_REPEATED_ITEMS:
+                raise jinja2.exceptions.SecurityError("repetition is out of bounds")
+        return super().call_binop(context, operator, left, right)
+
+
+class _RangeBudget:
+    """`range` for one render; nested loops draw on the same budget."""
+
+    def __init__(self) -> None:
+        self._left = MAX_RANGE_ITEMS
+
+    def __call__(self, *args: int) -> range:
+        items = range(*args)
+        self._left -= len(items)
+        if self._left < 0:
+            raise jinja2.exceptions.SecurityError("ranges are out of bounds")
+        return items
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks what training computes loss on; for a prompt it is a plain scope."""
+
+    tags: ClassVar[set[str]] = {"generation"}  # type: ignore[misc]
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own would escape HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tag_final_text(messages: Conversation) -> Conversation:
+    if not messages:
+        raise TemplateFailed("there is no final message to continue")
+    final = dict(messages[-1])
+    content = final.get("content")
+    if isinstance(content, str):
+        final["content"] = content + _CONTINUE_TAG
+        return [*messages[:-1], final]
+    parts = [dict(part) for part in content or ()]
+    for part in reversed(parts):
+        if "text" in part:
+            part["text"] += _CONTINUE_TAG
+            final["content"] = parts
+            return [*messages[:-1], final]
+    raise TemplateFailed("the final message has no text to continue")
+
+
+def _cut_at_tag(rendered: str) -> str:
+    """A template that trims content has trimmed the tag's own space with it, so the text before it is trimmed too."""
+    at = rendered.rfind(_CONTINUE_TAG.strip())
+    if at < 0:
+        raise TemplateFailed("the template changed the final message")
+    return rendered[:at] if rendered.startswith(_CONTINUE_TAG, at) else rendered[:at].rstrip()
