@@ -1,0 +1,56 @@
+"""Builds what routing needs of each configured model: its token counter and its KV-cache geometry."""
+
+from __future__ import annotations
+
+import json
+
+from eluvix_extproc.config.models import ModelSettings, Settings
+from eluvix_extproc.errors import ConfigError
+from eluvix_extproc.physics import catalogue
+from eluvix_extproc.physics.geometry import Geometry
+from eluvix_extproc.physics.hf_config import from_config
+from eluvix_extproc.routing import Model, Models
+from eluvix_extproc.tokens import build
+from eluvix_extproc.tokens.estimate import Estimate
+
+DEFAULT_BYTES_PER_TOKEN = 4.0
+
+
+def build_models(settings: Settings) -> Models:
+    """Loads tokenizers and geometries; takes seconds for large vocabularies. Raises ConfigError with every problem."""
+    by_name: dict[str, Model] = {}
+    problems: list[str] = []
+    for entry in settings.models:
+        try:
+            model = _model(entry)
+        except ConfigError as error:
+            problems += [f"models: {entry.name}: {problem}" for problem in error.problems]
+            continue
+        by_name.update(dict.fromkeys(entry.names(), model))
+    if problems:
+        raise ConfigError(problems)
+    accepts_any = not by_name or settings.unknown_model == "pass"
+    return Models(by_name, Estimate(DEFAULT_BYTES_PER_TOKEN) if accepts_any else None)
+
+
+def _model(entry: ModelSettings) -> Model:
+    return Model(
+        name=entry.name,
+        adapters=frozenset(entry.adapters),
+        counter=build(entry.tokenizer),
+        geometry=_geometry(entry),
+        kv_dtype=entry.kv_cache_dtype,
+    )
+
+
+def _geometry(entry: ModelSettings) -> Geometry | None:
+    architecture = entry.architecture
+    if architecture is None:
+        return None
+    if isinstance(architecture, str):
+        return catalogue.load(architecture)
+    try:
+        config = json.loads(architecture.config.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"{architecture.config}: {error}"]) from error
+    return from_config(config)

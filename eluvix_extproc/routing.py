@@ -1,0 +1,223 @@
+"""Answers Decide: read the body, count it, hash it, ask the Switchyard.
+
+The first part (`_study`) is computation over one body and runs where its predicted cost says: at once for small
+requests, in a thread beyond INLINE_S, so that no request waits on another's tokenisation. The second part (`_select`)
+reads and writes what all requests share (index, ledger) and always runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from eluvix_extproc.core.actions import Decide
+from eluvix_extproc.core.events import Decided, Undecidable
+from eluvix_extproc.core.fleet import Fleet
+from eluvix_extproc.core.index import PrefixIndex
+from eluvix_extproc.core.ledger import Lease, Ledger
+from eluvix_extproc.core.pace import Pace
+from eluvix_extproc.core.prefix import chain
+from eluvix_extproc.core.prompt import PrefixChain, Prompt, TokenCount
+from eluvix_extproc.core.record import Outcome, Record, Sized
+from eluvix_extproc.core.reserved import strip
+from eluvix_extproc.core.switchyard import choose
+from eluvix_extproc.core.switchyard.types import Decision, Facts, Policy
+from eluvix_extproc.errors import EluvixError, FailOpen, UnknownModel
+from eluvix_extproc.physics.geometry import Geometry, kv_bytes
+from eluvix_extproc.prompt import parse
+from eluvix_extproc.prompt.encoding import decoded
+from eluvix_extproc.tokens.counter import Counter
+
+INLINE_S = 0.001           # longer work leaves the event loop
+PARSE_S_PER_BYTE = 2.5e-9  # JSON decode, hash and copies, as measured by `bench`; errs on the slow side
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A configured model as routing needs it."""
+
+    name: str
+    adapters: frozenset[str]
+    counter: Counter
+    geometry: Geometry | None
+    kv_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """`by_name` has every name that clients may use; `unknown` counts for names that it lacks, None refuses them."""
+
+    by_name: Mapping[str, Model]
+    unknown: Counter | None
+
+    def find(self, prompt: Prompt) -> Model | None:
+        """Raises UnknownModel. A head of a body may not have told its model: a lone model is then meant."""
+        found = self.by_name.get(prompt.model)
+        if found is not None:
+            return found
+        if not prompt.model and not prompt.complete:
+            models = {model.name: model for model in self.by_name.values()}
+            return next(iter(models.values())) if len(models) == 1 else None
+        if self.unknown is None:
+            raise UnknownModel(f"The model `{prompt.model[:200]}` does not exist.", "model")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What one body told. `body` is set when reserved fields had to be cut out of it."""
+
+    sized: Sized
+    chain: PrefixChain
+    max_tokens: int | None
+    body: bytes | None = None
+    drop_headers: tuple[str, ...] = ()
+
+
+class Claim:
+    """The chosen worker's in-flight count, held until the exchange is over, or a left stream should be."""
+
+    __slots__ = ("_lease", "_max_tokens", "_model", "_pace")
+
+    def __init__(self, lease: Lease, pace: Pace, model: str, max_tokens: int | None) -> None:
+        self._lease = lease
+        self._pace = pace
+        self._model = model
+        self._max_tokens = max_tokens
+
+    def settle(self, record: Record, now: float) -> None:
+        worker = record.served_worker
+        if worker is not None and worker != self._lease.worker:
+            self._lease.move(worker)
+        due = None
+        if record.outcome is Outcome.LEFT:
+            first = record.first_token_at or now
+            due = self._pace.expected_end(self._lease.worker, first, self._max_tokens, self._model)
+        if due is None or due <= now:
+            self._lease.release()
+        else:
+            self._lease.release_at(due)
+
+
+Verdict = tuple[Decided | Undecidable, Claim | None]
+
+
+class Router:
+    """Made anew on a reload, around the same index, ledger and pace."""
+
+    def __init__(
+        self,
+        models: Models,
+        policy: Policy,
+        max_body_bytes: int,
+        *,
+        fleet: Callable[[], Fleet],
+        index: PrefixIndex,
+        ledger: Ledger,
+        pace: Pace,
+        executor: Executor,
+        clock: Callable[[], float],
+        defect: Callable[[str, BaseException], None],
+    ) -> None:
+        self._models = models
+        self._policy = policy
+        self._max_body_bytes = max_body_bytes
+        self._fleet = fleet
+        self._index = index
+        self._ledger = ledger
+        self._pace = pace
+        self._executor = executor
+        self._clock = clock
+        self._defect = defect
+
+    def decide(self, ask: Decide) -> Verdict | Awaitable[Verdict]:
+        """At once when the work is short, else an awaitable. Never raises."""
+        if len(ask.body) * PARSE_S_PER_BYTE > INLINE_S or "content-encoding" in ask.headers:
+            return self._decide_in_thread(ask, None)
+        try:
+            prompt = _read(ask, ask.body)
+            counter = self._counter(prompt)
+            if len(ask.body) * PARSE_S_PER_BYTE + counter.cost_s(prompt) > INLINE_S:
+                return self._decide_in_thread(ask, prompt)
+            return self._select(self._study(ask, prompt))
+        except Exception as error:
+            return self._undecidable(error)
+
+    async def _decide_in_thread(self, ask: Decide, prompt: Prompt | None) -> Verdict:
+        try:
+            loop = asyncio.get_running_loop()
+            return self._select(await loop.run_in_executor(self._executor, self._study, ask, prompt))
+        except Exception as error:
+            return self._undecidable(error)
+
+    def _undecidable(self, error: Exception) -> Verdict:
+        if isinstance(error, EluvixError):
+            return Undecidable(error), None
+        self._defect("routing", error)
+        return Undecidable(FailOpen("internal")), None
+
+    def _counter(self, prompt: Prompt) -> Counter:
+        model = self._models.find(prompt)
+        if model is not None:
+            return model.counter
+        return self._models.unknown or next(iter(self._models.by_name.values())).counter
+
+    def _study(self, ask: Decide, prompt: Prompt | None) -> Study:
+        """Pure computation; may run in any thread. Raises RequestError or FailOpen."""
+        if not ask.body:
+            # Only headers are sent to us: content-length is all that is known of the prompt.
+            tokens = ask.body_bytes // 4
+            return Study(Sized("", tokens, False, ""), PrefixChain(b""), None)
+        encoding = ask.headers.get("content-encoding", "")
+        body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
+        prompt = prompt or _read(ask, body)
+        model = self._models.find(prompt)
+        clean = strip(body) if ask.complete else None
+        count = self._counter(prompt).count(prompt)
+        name = model.name if model else prompt.model
+        adapter = prompt.model if model and prompt.model in model.adapters else ""
+        prefix = chain(prompt, count, model=name, adapter=adapter)
+        return Study(
+            Sized(
+                model=model.name if model else "",
+                tokens=count.total,
+                exact=count.exact,
+                prefix_hash=prefix.root.hex(),
+                kv_bytes=_footprint(model, count),
+            ),
+            prefix,
+            prompt.max_tokens,
+            clean,
+            ("content-encoding",) if clean is not None and encoding else (),
+        )
+
+    def _select(self, study: Study) -> Verdict:
+        sized, points = study.sized, study.chain.points
+        now = self._clock()
+        self._ledger.expire(now)
+        hits = self._index.lookup(points) if points and self._policy.kv_prefix_affinity else {}
+        facts = Facts(sized.tokens, sized.exact, study.chain.root, now)
+        try:
+            decision = choose(facts, self._fleet(), hits, self._ledger.counts(), self._policy)
+        except EluvixError as error:
+            return Undecidable(error, sized, study.body, study.drop_headers), None
+        return Decided(decision, sized, study.body, study.drop_headers), self._claim(decision, study)
+
+    def _claim(self, decision: Decision, study: Study) -> Claim:
+        worker = decision.workers[0]
+        if study.chain.points:
+            self._index.insert(study.chain.points, worker)
+        lease = self._ledger.acquire(worker, study.sized.tokens)
+        return Claim(lease, self._pace, study.sized.model, study.max_tokens)
+
+
+def _read(ask: Decide, body: bytes) -> Prompt:
+    return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
+
+
+def _footprint(model: Model | None, count: TokenCount) -> int | None:
+    if model is None or model.geometry is None:
+        return None
+    return kv_bytes(model.geometry, count.total, model.kv_dtype)

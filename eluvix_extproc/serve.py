@@ -1,0 +1,68 @@
+"""The `serve` verb."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+
+from eluvix_extproc.app import App
+from eluvix_extproc.config.load import load, load_text
+from eluvix_extproc.config.models import Settings
+from eluvix_extproc.errors import ConfigError
+from eluvix_extproc.observe import log
+from eluvix_extproc.supervisor import child_command, supervise
+
+logger = structlog.get_logger("eluvix")
+
+
+@click.command()
+@click.option("--config", "config_file", required=True, metavar="FILE", help="YAML configuration; - is standard input.")
+@click.option("--process", type=int, hidden=True, help="Number of this process, set by the parent.")
+def serve(config_file: str, process: int | None) -> None:
+    """Serve Envoy's external processing until SIGTERM, then drain. SIGHUP, or a changed file, reloads."""
+    text = sys.stdin.read() if config_file == "-" else None
+
+    def read() -> Settings:
+        return load(config_file, os.environ) if text is None else load_text(text, "<stdin>", os.environ)
+
+    try:
+        settings = read()
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(problem, err=True)
+        raise SystemExit(1) from None
+    except OSError as error:
+        click.echo(f"{config_file}: {error.strerror}", err=True)
+        raise SystemExit(2) from None
+    log.configure(settings.logging.level, settings.logging.format)
+
+    if process is None and settings.server.processes > 1:
+        if text is not None:
+            click.echo("server.processes above 1 needs a configuration file, not standard input", err=True)
+            raise SystemExit(2)
+        raise SystemExit(_run(supervise(settings.server.processes, lambda i: child_command(config_file, i))))
+    file = None if text is not None else Path(config_file)
+    try:
+        _run(App(settings, read, file, process or 0).run())
+    except ConfigError as error:
+        logger.error("cannot start", problems=error.problems)
+        raise SystemExit(1) from None
+    except (OSError, RuntimeError) as error:
+        logger.error("cannot start", problems=[str(error)])
+        raise SystemExit(1) from None
+
+
+def _run(main: Coroutine[Any, Any, Any]) -> Any:
+    """On uvloop where it is installed: 5-15% less CPU per message."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)

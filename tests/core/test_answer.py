@@ -1,0 +1,166 @@
+"""Reading answers: the same facts however the bytes are cut."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eluvix_extproc.core.answer import (
+    MAX_HELD_ANSWER,
+    OpaqueAnswer,
+    StreamedAnswer,
+    WholeAnswer,
+    answer_of,
+)
+from eluvix_extproc.core.sse import MAX_LINE, SseSplitter
+
+
+def chat(delta: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode()
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}'
+DONE = b"data: [DONE]"
+NOT_TOKENS = [
+    chat({"role": "assistant", "content": ""}),
+    chat({"content": None}),
+    chat({"tool_calls": []}),
+    chat({}),
+    b": ping",
+    b"event: ping",
+    b'data: {"choices":[{"index":0,"text":""}]}',
+    b"data: not json",
+    b"data: [1,2]",
+    b"retry: 100",
+    USAGE,
+    DONE,
+]
+TOKENS = [
+    chat({"content": "机器人"}),
+    chat({"content": " "}),
+    chat({"reasoning_content": "hm"}),
+    chat({"reasoning": "hm"}),
+    chat({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}),
+    b'data: {"choices":[{"index":0,"text":"x"}]}',
+    b'data:{"choices":[{"index":0,"text":"no space"}]}',
+]
+STREAM = b"\n\n".join(
+    [NOT_TOKENS[0], b": ping", TOKENS[0], TOKENS[2], b"event: x\r\nid: 7\r\n" + TOKENS[4], USAGE, DONE]
+) + b"\n\n"
+
+
+def facts(answer: StreamedAnswer) -> tuple[object, ...]:
+    usage = answer.usage
+    return (
+        answer.token_events,
+        answer.failed,
+        answer.first_token_at is not None,
+        usage and (usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details),
+    )
+
+
+@pytest.mark.parametrize("event", NOT_TOKENS)
+def test_not_a_token(event: bytes) -> None:
+    answer = StreamedAnswer()
+    answer.feed(event + b"\n\n", False, 1.0)
+    assert answer.first_token_at is None and answer.token_events == 0 and not answer.settled
+
+
+@pytest.mark.parametrize("event", TOKENS)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_a_token(event: bytes, newline: bytes) -> None:
+    answer = StreamedAnswer()
+    answer.feed(event + newline + newline, False, 1.0)
+    assert answer.first_token_at == 1.0 and answer.token_events == 1 and answer.settled
+
+
+def test_an_error_event_is_a_failure_and_no_token() -> None:
+    answer = StreamedAnswer()
+    answer.feed(b'data: {"error": {"message": "busy", "code": 503}}\n\ndata: [DONE]\n\n', False, 1.0)
+    assert answer.failed and answer.settled and answer.first_token_at is None
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_split_at_every_offset(newline: bytes) -> None:
+    stream = STREAM.replace(b"\r\n", b"\n").replace(b"\n", newline)
+    whole = StreamedAnswer()
+    whole.feed(stream, True, 1.0)
+    assert facts(whole)[0] == 3
+    first_token_ends = stream.index(newline * 2, stream.index("机器人".encode("unicode_escape"))) + len(newline) * 2
+    for offset in range(len(stream) + 1):
+        answer = StreamedAnswer()
+        answer.feed(stream[:offset], False, 1.0)
+        answer.feed(stream[offset:], True, 2.0)
+        assert facts(answer) == facts(whole)
+        assert answer.first_token_at == (1.0 if offset >= first_token_ends else 2.0)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_chunking_gives_the_same_facts(cuts: list[int]) -> None:
+    whole, cut = StreamedAnswer(), StreamedAnswer()
+    whole.feed(STREAM, True, 1.0)
+    borders = [0, *sorted(cuts), len(STREAM)]
+    for start, end in zip(borders, borders[1:], strict=False):
+        cut.feed(STREAM[start:end], end == len(STREAM), 1.0)
+    assert facts(cut) == facts(whole)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_arbitrary_bytes_never_raise(chunks: list[bytes]) -> None:
+    answer = StreamedAnswer()
+    for chunk in chunks:
+        answer.feed(chunk, False, 1.0)
+    answer.feed(b"", True, 2.0)
+
+
+def test_an_endless_line_costs_bounded_memory_and_is_dropped_whole() -> None:
+    splitter = SseSplitter()
+    for _ in range(20):
+        assert splitter.feed(b"data: " + b"x" * (MAX_LINE // 8)) == []
+        assert len(splitter._carry) <= MAX_LINE
+    assert splitter.feed(b"tail\n\ndata: next\n\n") == [b"next"]
+
+
+def test_a_last_event_without_its_blank_line_counts() -> None:
+    answer = StreamedAnswer()
+    answer.feed(TOKENS[0], True, 3.0)
+    assert answer.first_token_at == 3.0
+
+
+def test_a_whole_answer_is_settled_at_its_end() -> None:
+    answer = WholeAnswer()
+    answer.feed(b'{"choices":[],"usage":{"prompt_tok', False, 1.0)
+    assert not answer.settled
+    answer.feed(b'ens":7,"completion_tokens":9}}', True, 2.0)
+    assert answer.settled and answer.usage is not None and answer.usage.completion_tokens == 9
+    assert answer.last_token_at == 2.0 and answer.first_token_at is None
+
+
+def test_the_first_token_of_a_one_token_answer_is_its_end() -> None:
+    answer = WholeAnswer()
+    answer.feed(b'{"usage":{"completion_tokens":1}}', True, 2.0)
+    assert answer.first_token_at == 2.0
+
+
+def test_a_large_whole_answer_is_let_go() -> None:
+    answer = WholeAnswer()
+    answer.feed(b"{" + b" " * MAX_HELD_ANSWER, False, 1.0)
+    assert answer.settled and answer.usage is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ({"content-type": "text/event-stream; charset=utf-8"}, StreamedAnswer),
+        ({"content-type": "application/json"}, WholeAnswer),
+        ({"content-type": "text/event-stream", "content-encoding": "gzip"}, OpaqueAnswer),
+        ({"content-type": "application/json", "content-encoding": "identity"}, WholeAnswer),
+        ({"content-type": "audio/mpeg"}, OpaqueAnswer),
+        ({}, OpaqueAnswer),
+    ],
+)
+def test_the_reader_follows_the_headers(headers: dict[str, str], kind: type) -> None:
+    assert isinstance(answer_of(headers), kind)
