@@ -12,18 +12,20 @@ from typing import Final, Protocol
 
 from eluvix_extproc.core.prompt import PrefixPoint
 
-# One point in a full shard, in bytes: key object 48, list node 64, share of the hash table 54, and the second table
-# that exists while a shard's first one is rebuilt. CPython 3.11 measured 146 with tracemalloc, 200 at that moment.
-_POINT_BYTES: Final = 208
-# A dict rebuilt at 2^k // 3 entries or fewer gets at most 2^k slots: below that edge a point is cheapest, above it the
-# table doubles. A shard of 2^15 slots is rebuilt in well under a millisecond, one dict of a million points is not.
+# One point in a full shard, in bytes: its key 48, its list node 64, its share of the hash table 54, and a margin.
+# tracemalloc on CPython 3.11 counts 146, since it does not see what the allocator rounds up; 200 for the one shard
+# whose table is being rebuilt.
+_POINT_BYTES: Final = 184
+# A dict that is rebuilt with 2^k // 3 entries or fewer gets 2^k slots, with one more twice as many. A shard of 2^15
+# slots is rebuilt in well under a millisecond, a dict of a million points would hold up the event loop.
 _SHARD_SLOTS_LOG2: Final = 15
 # A set of holders: the set, its tuple and its entry in the table of sets; then one pointer per worker.
 _HOLDERS_BYTES: Final = 320
 _HOLDER_BYTES: Final = 8
 _WORKER_BYTES: Final = 400
-# The part of the budget kept for sets of holders, as a fraction.
-_HOLDERS_SHARE: Final = 0.125
+# The part of the budget kept for workers and their sets, as a fraction.
+_SHARED_PART: Final = 0.125
+_MIN_BYTES: Final = 65_536
 
 
 class PrefixIndex(Protocol):
@@ -57,10 +59,10 @@ class MemoryIndex:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        if max_bytes < 4096:
-            raise ValueError(f"max_bytes {max_bytes} is below 4096")
-        shards, self._capacity = _layout(int(max_bytes * (1 - _HOLDERS_SHARE)))
-        self._holders_budget = int(max_bytes * _HOLDERS_SHARE)
+        if max_bytes < _MIN_BYTES:
+            raise ValueError(f"max_bytes {max_bytes} is below {_MIN_BYTES}")
+        shards, self._capacity = _layout(int(max_bytes * (1 - _SHARED_PART)))
+        self._shared_budget = int(max_bytes * _SHARED_PART)
         self._shards: tuple[OrderedDict[int, _Holders], ...] = tuple(OrderedDict() for _ in range(shards))
         self._sets: dict[tuple[int, ...], _Holders] = {}
         self._holders_bytes = 0
@@ -97,19 +99,21 @@ class MemoryIndex:
         before: _Holders | None = None
         after: _Holders | None = None
         for point in reversed(points):
-            shard = shards[point.key % size]
-            held = shard.get(point.key)
-            if after is None or held is not before or not after.points:
+            key = point.key
+            shard = shards[key % size]
+            held = shard.get(key)
+            if after is None or (held is not before and held is not after) or not after.points:
                 before, after = held, self._with(held, number)
-            if held is not after:
-                shard[point.key] = after
+            if held is None:
+                shard[key] = after
                 after.points += 1
-                if held is not None:
-                    self._drop(held)
-            if held is not None:
-                shard.move_to_end(point.key)
-            else:
                 self._evict(shard)
+                continue
+            shard.move_to_end(key)
+            if held is not after:
+                shard[key] = after
+                after.points += 1
+                self._drop(held)
 
     def forget(self, worker: str) -> None:
         number = self._numbers.pop(worker, None)
@@ -121,7 +125,11 @@ class MemoryIndex:
 
     @property
     def bytes_used(self) -> int:
-        return len(self) * _POINT_BYTES + self._holders_bytes + len(self._workers) * _WORKER_BYTES
+        return len(self) * _POINT_BYTES + self._shared_bytes
+
+    @property
+    def _shared_bytes(self) -> int:
+        return self._holders_bytes + len(self._workers) * _WORKER_BYTES
 
     def _number(self, worker: str) -> int:
         number = self._numbers.get(worker)
@@ -154,7 +162,7 @@ class MemoryIndex:
             self._holders_bytes -= holders.bytes
 
     def _evict(self, shard: OrderedDict[int, _Holders]) -> None:
-        while len(shard) > self._capacity or (self._holders_bytes > self._holders_budget and len(shard) > 1):
+        while len(shard) > self._capacity or (self._shared_bytes > self._shared_budget and len(shard) > 1):
             _, holders = shard.popitem(last=False)
             self._drop(holders)
 

@@ -130,12 +130,15 @@ class Watch(Protocol):
     def measured(self, worker: str, now: float) -> None:
         """A response of `worker` was watched to its end."""
 
+    def forget(self, worker: str) -> None:
+        """It is gone."""
 
-# The balance holds at most this many seconds of refill.
+
+# The balance holds at most this many seconds of refill; the given part of it is kept for workers whose turn it is.
 _CAP_S: Final = 5.0
-# A worker that was not measured for this long, in seconds, may overdraw, by no more than this part of the cap.
+_RESERVED: Final = 0.5
+# Seconds after which a worker's mean is no longer fresh. It is its turn then, if the budget reaches round that fast.
 _STALE_S: Final = 10.0
-_OVERDRAFT: Final = 0.25
 # Chunks that a response is expected to have before any was seen, and the weight of the last one in their mean.
 _CHUNKS_PRIOR: Final = 128.0
 _CHUNKS_WEIGHT: Final = 0.1
@@ -145,8 +148,10 @@ class WatchBudget:
     """`timing.itl: auto`: as many responses as fit `share` of one core, at `cost_s` seconds of CPU a chunk.
 
     A token bucket of CPU seconds. What an admitted response is expected to cost is set aside until it is charged, so
-    that a burst does not spend the same balance many times. A worker that was not measured lately goes first: it may
-    overdraw a little, once per interval, so that busy workers do not use up the budget of quiet ones.
+    that a burst does not spend the same balance many times. Half of the bucket is open to workers only whose turn it
+    is, so that busy ones do not use up the budget of quiet ones: one response per worker and _STALE_S, or per round of
+    all workers where the budget allows no more. Answers that turn out longer than expected make a debt, which is paid
+    before anything is admitted again.
     """
 
     def __init__(self, share: float, cost_s: float = 90e-6) -> None:
@@ -163,8 +168,7 @@ class WatchBudget:
     def admit(self, worker: str, now: float) -> bool:
         self._refill(now)
         available = self._balance - self._set_aside
-        stale = now - self._last.get(worker, -math.inf) > _STALE_S
-        if available <= (-_OVERDRAFT * self._cap if stale else 0.0):
+        if available <= (0.0 if self._turn(worker, now) else _RESERVED * self._cap):
             return False
         self._open += 1
         self._set_aside += self._chunks * self._cost_s
@@ -194,6 +198,13 @@ class WatchBudget:
     def cap_s(self) -> float:
         return self._cap
 
+    def _turn(self, worker: str, now: float) -> bool:
+        last = self._last.get(worker)
+        if last is None or not self._share:
+            return True
+        round_s = len(self._last) * self._chunks * self._cost_s / self._share
+        return now - last > max(_STALE_S, round_s)
+
     def _refill(self, now: float) -> None:
         if self._at is not None:
             self._balance = min(self._cap, self._balance + self._share * max(0.0, now - self._at))
@@ -212,6 +223,9 @@ class Always:
     def measured(self, worker: str, now: float) -> None:
         pass
 
+    def forget(self, worker: str) -> None:
+        pass
+
 
 class Never:
     """`timing.itl: never`: every stream is left after its first token."""
@@ -223,4 +237,7 @@ class Never:
         pass
 
     def measured(self, worker: str, now: float) -> None:
+        pass
+
+    def forget(self, worker: str) -> None:
         pass
