@@ -60,6 +60,7 @@ class Prompt:
     include_usage: bool = False     # stream_options.include_usage
     max_tokens: int | None = None   # the client's own output limit
     samples: int = 1                # `n`
+    reserved: bool = False          # members that `core/reserved.py` may have to strip are there
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,49 @@
+"""Which requests are ours to read: told from the headers alone, so that everything else passes undelayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from eluvix_extproc.core.prompt import Api
+
+# Each starts at a segment border, so that `/team-a/v1/completions` is ours and `/xv1/completions` is not.
+_SUFFIXES = (
+    ("/v1/chat/completions", Api.OPENAI_CHAT),
+    ("/v1/completions", Api.OPENAI_COMPLETIONS),
+)
+
+
+def api_of(headers: Mapping[str, str]) -> Api | None:
+    """The request format that a request's headers announce, or None when it is not one that we read.
+
+    `headers` have lower-case names and hold `:method` and `:path`. None for another method than POST, an unknown
+    path, an upgrade, a body announced as empty, and a content-type other than JSON (an upload).
+    """
+    if headers.get(":method") != "POST" or headers.get("upgrade"):
+        return None
+    api = _by_path(headers.get(":path", ""))
+    if api is None or headers.get("content-length") == "0" or not _is_json(headers.get("content-type", "")):
+        return None
+    return api
+
+
+def _by_path(path: str) -> Api | None:
+    path = path.partition("#")[0].partition("?")[0]
+    if "%" in path:
+        path = unquote(path)     # engines route on the decoded path: `/v1/%63ompletions` reaches them as ours
+    for suffix, api in _SUFFIXES:
+        if path.endswith(suffix):
+            return api
+    return None
+
+
+def _is_json(content_type: str) -> bool:
+    if not content_type.strip():
+        return True
+    # Repeated headers arrive joined by commas and an engine obeys one of them: any JSON among them makes it ours.
+    for value in content_type.lower().split(","):
+        media_type = value.partition(";")[0].strip()
+        if media_type == "application/json" or media_type.endswith("+json"):
+            return True
+    return False

@@ -1,0 +1,179 @@
+"""The prefix key and the prefix chain: what `x-eluvix-kv-prefix-hash` and the prefix index are made of.
+
+docs/prefix-key.md defines both for other implementations, with vectors; a change here is a change of contract and
+needs a new `_VERSION`. Notation: `‖` joins bytes, integers are little-endian.
+
+    seed = SHA256(version ‖ for each of model, adapter, salt, tools: length as u64 ‖ bytes)
+    root = SHA256(seed ‖ kind ‖ material)
+
+What is in the key never changes while a conversation grows, and is the same on every replica: the first messages up
+to and including the first one of the user, and what stands before them in the engine's prompt.
+
+The material of the messages is cut at 131,072 bytes. Of a body above `server.maxHeldBytes` only the head is read,
+so the key may depend only on what every head holds; and where the head ends shifts from turn to turn, because what
+a client puts before the messages does. The first 128 KiB are safely inside any head of 1 MiB, and every message's
+bytes begin with its text, its lengths standing behind. Prompts that differ only beyond share a key, as they share
+the KV cache up to there.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from hashlib import sha256
+from operator import attrgetter
+
+from xxhash import xxh3_64_intdigest
+
+from eluvix_extproc.core.prompt import Message, PrefixChain, PrefixPoint, Prompt, TokenCount
+
+MATERIAL_CAP_BYTES = 131_072
+ROOT_TEXT_BYTES = 1_024
+ROOT_IDS = 256
+BLOCK_TOKENS = 256
+TEXT_BLOCK_BYTES = 1_024
+PART_BYTES = 16_384
+
+_VERSION = b"eluvix-prefix-1"
+_ID_BYTES = 4
+
+
+def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> PrefixChain:
+    """The root key of a prompt and the prefixes of it that the index can know.
+
+    `model` is the configured model's name (not the client's spelling of it), `adapter` the LoRA adapter's name or "".
+    Points are of these kinds, in one list by growing token length:
+
+    * message boundaries: h_i = SHA256(h_{i-1} ‖ canonical_i). Not for a last message that was read in part.
+    * parts of long messages, when there are no token ids: SHA256(h_{i-1} ‖ first k × 16,384 bytes of canonical_i ‖
+      "p"), so that documents find each other however they go on.
+    * token blocks, when there are token ids: h_j = SHA256(h_{j-1} ‖ ids of the j-th 256 tokens as u32).
+    * text blocks, for completions without token ids: the same over 1,024 bytes of UTF-8 each.
+
+    Each chain starts from a digest of the seed and its own name. Token lengths are exact where `count` tells them and
+    shares of `count.total` by text size elsewhere. Of a batch the first sequence stands for all. A prompt of which
+    nothing is known has the root b"" and no points. Costs about 3 us a KB.
+    """
+    seed = _seed(model, adapter, prompt.salt, prompt.tools)
+    if prompt.messages:
+        return _of_messages(prompt, count, seed)
+    if prompt.texts and prompt.texts[0]:
+        return _of_text(prompt, count, seed)
+    if prompt.token_ids and prompt.token_ids[0]:
+        ids = _packed(prompt.token_ids[0])
+        root = sha256(seed + b"ids" + ids[: ROOT_IDS * _ID_BYTES]).digest()
+        return PrefixChain(root, tuple(_token_blocks(ids, seed)))
+    return PrefixChain(b"")
+
+
+def _seed(model: str, adapter: str, salt: str, tools: bytes) -> bytes:
+    digest = sha256(_VERSION)
+    for field in (model.encode(), adapter.encode(), salt.encode(), tools):
+        digest.update(_u64(len(field)))
+        digest.update(field)
+    return digest.digest()
+
+
+def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes) -> PrefixChain:
+    points = list(_message_points(prompt, count, seed))
+    if count.ids:
+        points.extend(_token_blocks(count.ids, seed))
+        points.sort(key=attrgetter("tokens"))
+    return PrefixChain(_messages_root(prompt.messages, seed), tuple(points))
+
+
+def _messages_root(messages: tuple[Message, ...], seed: bytes) -> bytes:
+    digest = sha256(seed + b"messages")
+    room = MATERIAL_CAP_BYTES
+    for message in messages:
+        material = message.canonical + _u64(len(message.canonical))
+        digest.update(material if len(material) <= room else material[:room])
+        room -= len(material)
+        if room <= 0 or message.role == "user":
+            break
+    return digest.digest()
+
+
+def _message_points(prompt: Prompt, count: TokenCount, seed: bytes) -> Iterator[PrefixPoint]:
+    digest = sha256(seed + b"message-chain").digest()
+    start = 0
+    last = len(prompt.messages) - 1
+    for i, (message, end) in enumerate(zip(prompt.messages, _boundaries(prompt, count), strict=True)):
+        state = sha256(digest)
+        size = len(message.canonical)
+        fed = 0
+        if size > PART_BYTES and not count.ids:
+            for fed in range(PART_BYTES, size, PART_BYTES):
+                state.update(message.canonical[fed - PART_BYTES : fed])
+                part = state.copy()
+                part.update(b"p")
+                tokens = start + (end - start) * fed // size
+                if tokens > 0:
+                    yield PrefixPoint(xxh3_64_intdigest(part.digest()), tokens)
+        state.update(message.canonical[fed:])
+        digest = state.digest()
+        start = end
+        if end > 0 and (prompt.complete or i < last):
+            yield PrefixPoint(xxh3_64_intdigest(digest), end)
+
+
+def _boundaries(prompt: Prompt, count: TokenCount) -> tuple[int, ...]:
+    """Cumulative tokens at the end of each message."""
+    if len(count.per_message) == len(prompt.messages):
+        return count.per_message
+    sizes = [_utf8_bytes(message.text) for message in prompt.messages]
+    if not any(sizes):
+        sizes = [1] * len(sizes)
+    scale = _read_tokens(prompt, count) / sum(sizes)
+    ends = []
+    total = 0
+    for size in sizes:
+        total += size
+        ends.append(int(total * scale))
+    return tuple(ends)
+
+
+def _of_text(prompt: Prompt, count: TokenCount, seed: bytes) -> PrefixChain:
+    text = prompt.texts[0].encode()
+    root = sha256(seed + b"text" + text[:ROOT_TEXT_BYTES]).digest()
+    if count.ids and len(prompt.texts) == 1:
+        return PrefixChain(root, tuple(_token_blocks(count.ids, seed)))
+    scale = _read_tokens(prompt, count) / sum(map(_utf8_bytes, prompt.texts))
+    points = []
+    digest = sha256(seed + b"text-blocks").digest()
+    for end in range(TEXT_BLOCK_BYTES, len(text) + 1, TEXT_BLOCK_BYTES):
+        digest = sha256(digest + text[end - TEXT_BLOCK_BYTES : end]).digest()
+        points.append(PrefixPoint(xxh3_64_intdigest(digest), int(end * scale)))
+    return PrefixChain(root, tuple(point for point in points if point.tokens > 0))
+
+
+def _token_blocks(ids: bytes, seed: bytes) -> Iterator[PrefixPoint]:
+    """The chain over whole blocks of 256 token ids, which come as u32."""
+    size = BLOCK_TOKENS * _ID_BYTES
+    digest = sha256(seed + b"token-blocks").digest()
+    for end in range(size, len(ids) + 1, size):
+        digest = sha256(digest + ids[end - size : end]).digest()
+        yield PrefixPoint(xxh3_64_intdigest(digest), end // _ID_BYTES)
+
+
+def _read_tokens(prompt: Prompt, count: TokenCount) -> float:
+    """Tokens of what was read: `count.total` is of the whole body, known or announced."""
+    if prompt.complete or not 0 < prompt.read_bytes < prompt.body_bytes:
+        return count.total
+    return count.total * prompt.read_bytes / prompt.body_bytes
+
+
+def _packed(ids: tuple[int, ...]) -> bytes:
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _u64(value: int) -> bytes:
+    return value.to_bytes(8, "little")

@@ -1,0 +1,159 @@
+"""`/v1/chat/completions`.
+
+A message's canonical bytes are `content ‖ rest ‖ len(content) as u64 little-endian ‖ kind`. `content` is the text as
+UTF-8 (kind `s`), the canonical JSON of a content of any other type (kind `j`), or nothing (kind `n`); `rest` is the
+canonical JSON of the other members, nulls left out. Read from its end this has one meaning only. The length stands
+last so that a message of which only a head was read has the beginning of the whole one's bytes (`core/prefix.py`
+relies on it); for the same reason media stay in by value and not by a digest of theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from eluvix_extproc.core.prompt import Api, Message, Prompt
+from eluvix_extproc.errors import MalformedBody
+from eluvix_extproc.prompt import fields
+from eluvix_extproc.prompt.fields import ABSENT
+from eluvix_extproc.prompt.head import readable
+
+# Part types whose own text is tokenised; every other type is media. A part without a type is told by its members.
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+_PLAIN_ROLES = {role: b'{"role":"%b"}' % role.encode() for role in ("system", "developer", "user", "assistant")}
+_ANY = msgspec.json.Decoder()
+
+
+class _Body(fields.Request, gc=False):
+    messages: list[Raw] | None = None
+    max_completion_tokens: Raw = ABSENT
+    tools: Raw = ABSENT
+    chat_template_kwargs: Raw = ABSENT
+    add_generation_prompt: Raw = ABSENT
+    continue_final_message: Raw = ABSENT
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
+    """See `prompt.parse`."""
+    members = fields.decode(_BODY.decode, body if complete else readable(body, "messages"))
+    model = fields.model_of(members.model, complete)
+    if complete and not members.messages:
+        fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
+        raise MalformedBody(fault, "messages")
+    tools_raw = b"" if members.tools is ABSENT else fields.present(members.tools)
+    return Prompt(
+        api=Api.OPENAI_CHAT,
+        model=model,
+        stream=members.stream is not ABSENT and fields.lenient_bool(members.stream),
+        body_bytes=body_bytes,
+        read_bytes=len(body),
+        complete=complete,
+        messages=_messages(members.messages or [], complete),
+        tools=fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
+        tools_raw=tools_raw,
+        template_kwargs=fields.present(members.chat_template_kwargs),
+        add_generation_prompt=fields.lenient_bool(members.add_generation_prompt, True),
+        continue_final_message=fields.lenient_bool(members.continue_final_message),
+        salt=fields.lenient_str(members.cache_salt),
+        include_usage=fields.include_usage(members.stream_options),
+        max_tokens=fields.lenient_int(members.max_completion_tokens) or fields.lenient_int(members.max_tokens),
+        samples=fields.lenient_int(members.n) or 1,
+        reserved=members.may_hold_reserved(),
+    )
+
+
+def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
+    decode = _ANY.decode
+    messages = []
+    try:
+        for raw in raws:
+            messages.append(_message(decode(raw), bytes(raw), complete))
+    except MalformedBody as error:
+        where = f"messages[{len(messages)}]{error.param or ''}"
+        raise MalformedBody(f"Invalid value for '{where}': {error.message}", where) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        where = f"messages[{len(messages)}]"
+        raise MalformedBody(f"Invalid value for '{where}': {error}.", where) from None
+    except RecursionError:
+        where = f"messages[{len(messages)}]"
+        raise MalformedBody(f"'{where}' is nested too deeply.", where) from None
+    return tuple(messages)
+
+
+def _message(value: Any, raw: bytes, complete: bool) -> Message:
+    if type(value) is not dict:
+        raise MalformedBody("expected an object.")
+    role = value.get("role")
+    content = value.get("content")
+    if type(role) is not str:
+        if complete:
+            raise MalformedBody("expected a string.", ".role")
+        role = ""    # cut off
+    if len(value) == 2 and type(content) is str and role in _PLAIN_ROLES:
+        encoded = content.encode()
+        return Message(role, _joined(encoded, _PLAIN_ROLES[role], b"s"), content, raw)
+    return _rich_message(role, content, value, raw)
+
+
+def _joined(content: bytes, rest: bytes, kind: bytes) -> bytes:
+    return b"".join((content, rest, len(content).to_bytes(8, "little"), kind))
+
+
+def _rich_message(role: str, content: Any, value: dict[str, Any], raw: bytes) -> Message:
+    rest = fields.canonical({k: v for k, v in value.items() if v is not None and k != "content"}, "messages")
+    if content is None:
+        canonical = _joined(b"", rest, b"n")
+    elif type(content) is str:
+        canonical = _joined(content.encode(), rest, b"s")
+    else:
+        canonical = _joined(fields.canonical(content, "messages"), rest, b"j")
+    texts: list[str] = []
+    media = _read_content(content, texts)
+    for name in ("reasoning", "reasoning_content"):
+        if isinstance(value.get(name), str):
+            texts.append(value[name])
+            break    # two names of one thing
+    if isinstance(value.get("name"), str):
+        texts.append(value["name"])
+    _read_calls(value.get("tool_calls"), texts)
+    return Message(role, canonical, "\n".join(texts), raw, media)
+
+
+def _read_content(content: Any, texts: list[str]) -> int:
+    """Collects the texts of a content of any shape; the number of media parts in it."""
+    if isinstance(content, str):
+        texts.append(content)
+    media = 0
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            member = _TEXT_PARTS.get(str(part.get("type") or ("text" if "text" in part else "media")))
+            if member is None:
+                media += 1
+            elif isinstance(part.get(member), str):
+                texts.append(part[member])
+    return media
+
+
+def _read_calls(calls: Any, texts: list[str]) -> None:
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        for member in (function.get("name"), function.get("arguments")):
+            if isinstance(member, str):
+                texts.append(member)
+            elif member is not None:
+                texts.append(fields.canonical(member, "messages").decode())
