@@ -55,7 +55,8 @@ class MemoryIndex:
     """The index of one process, at most `max_bytes` of memory, least recently inserted points evicted first.
 
     Worker addresses are replaced by small numbers that are never used twice, so that forgetting a worker costs the same
-    whatever it held: its number stops meaning anything. Points share their sets of workers, of which there are few.
+    whatever it held: its number stops meaning anything. Points share their sets of workers, of which there are few; an
+    eighth of `max_bytes` is for these and for the workers, 400 bytes each.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -104,18 +105,17 @@ class MemoryIndex:
             held = shard.get(key)
             if after is None or (held is not before and held is not after) or not after.points:
                 before, after = held, self._with(held, number)
-            if held is None:
-                shard[key] = after
-                after.points += 1
-                self._evict(shard)
-                continue
-            shard.move_to_end(key)
+            if held is not None:
+                shard.move_to_end(key)
             if held is not after:
                 shard[key] = after
                 after.points += 1
-                self._drop(held)
+                if held is not None:
+                    self._drop(held)
+                self._evict(shard)
 
     def forget(self, worker: str) -> None:
+        """See PrefixIndex. The points themselves stay until they are evicted or held by another worker."""
         number = self._numbers.pop(worker, None)
         if number is not None:
             del self._workers[number]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eluvix_extproc.core.ledger import Lease, Ledger
@@ -81,6 +81,7 @@ _operation = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(_operation, max_size=80))
 def test_counts_are_the_open_leases(operations: list[tuple[str, object, object]]) -> None:
     ledger = Ledger()

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eluvix_extproc.core.pace import Always, Never, Pace, Watch, WatchBudget
@@ -100,6 +100,7 @@ def test_forgetting_a_worker_leaves_nothing_of_it() -> None:
     assert pace.output_tokens("a", "m") is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 3000)), min_size=1, max_size=50))
 def test_a_mean_stays_between_the_extremes(samples: list[tuple[float, int]]) -> None:
     pace = Pace()
@@ -115,6 +116,7 @@ _arrivals = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from([0.01, 0.05, 0.2]), _arrivals)
 def test_spending_stays_within_the_share(share: float, arrivals: list[tuple[float, str, int, int]]) -> None:
     """`arrivals`: seconds since the last one, worker, chunks, how many of the open ones end first."""

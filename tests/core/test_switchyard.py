@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eluvix_extproc.core.fleet import Fleet, Load, Pool, Role, Worker
@@ -220,6 +220,7 @@ _policies = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(_facts, _fleets(), _hits, _in_flight, _policies, st.randoms(use_true_random=False))
 def test_whatever_the_question_the_answer_is_sound(
     facts: Facts, fleet: Fleet, hits: PrefixHits, in_flight: InFlight, policy: Policy, rng: random.Random
