@@ -16,7 +16,7 @@ def pool_cluster(pool: PoolSettings) -> Tree:
         "name": pool.cluster,
         **discovery,
         "connect_timeout": "1s",
-        "load_balancing_policy": {"policies": [{"typed_extension_config": _override_host()}]},
+        "load_balancing_policy": override_host_policy(),
         "health_checks": note(
             "for requests without a pin; a pin ignores them, so the sidecar keeps its own view of who is well",
             [{
@@ -71,6 +71,11 @@ def pool_cluster(pool: PoolSettings) -> Tree:
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(where)}} for where in addresses]}],
         },
     }
+
+
+def override_host_policy() -> Tree:
+    """A LoadBalancingPolicy: the worker that the sidecar names, else the least loaded."""
+    return {"policies": [{"typed_extension_config": _override_host()}]}
 
 
 def _override_host() -> Tree:
