@@ -66,19 +66,22 @@ def read(body: bytes, content_type: str, chat: bool, options: WorkerOptions) -> 
 def _object(body: bytes) -> dict[str, object]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # The engine's own parser is the standard library's: its words and positions are the ones that clients see.
-        try:
-            value = json.loads(body)
-        except json.JSONDecodeError as error:
-            raise refusals.not_json(error.pos, error.msg) from None
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise refusals.not_json(0, str(error)) from None
-    except RecursionError as error:
-        raise refusals.not_json(0, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _explained(body, error) from None
     if not isinstance(value, dict):
         raise refusals.not_an_object(value)
     return value
+
+
+def _explained(body: bytes, error: Exception) -> refusals.Refusal:
+    """In the words and with the position of the standard library's parser, which is the engine's."""
+    try:
+        json.loads(body)
+    except json.JSONDecodeError as known:
+        return refusals.not_json(known.pos, known.msg)
+    except (UnicodeDecodeError, RecursionError):
+        pass
+    return refusals.not_json(0, str(error))
 
 
 def _chat_prompt(fields: Mapping[str, object]) -> tuple[bytes, ...]:

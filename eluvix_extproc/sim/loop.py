@@ -8,8 +8,11 @@ from eluvix_extproc.sim.engine import Engine, Sequence
 
 
 class EngineLoop:
-    """Owns the engine's clock. Steps follow each other on a clock of their own, so that the event loop's small delays
-    do not add up; when it falls a whole step behind, the clock jumps to now instead of hurrying."""
+    """Owns the engine's clock.
+
+    A step begins where the one before it ended, so that the event loop's small delays do not add up. When the delay is
+    half a step or more, the step begins now: a busy machine slows the worker, it never makes tokens come in bursts.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -39,7 +42,7 @@ class EngineLoop:
                 await self._idle()
                 clock = now()
                 continue
-            clock = max(clock, now() - step.duration) + step.duration
+            clock = (clock if now() - clock < step.duration / 2 else now()) + step.duration
             await asyncio.sleep(max(0.0, clock - now()))
             for sequence in self.engine.complete(step, now()):
                 sequence.on_token()

@@ -91,6 +91,7 @@ def exposition(metrics: EngineMetrics, gauges: Gauges) -> str:
         "counter",
         "Requests refused by a queue limit.",
         {(("reason", "max_num_queued_reqs"),): metrics.rejected},
+        common=("model_name",),
     )
     page.histogram("time_to_first_token_seconds", "Arrival to first token.", metrics.time_to_first_token)
     page.histogram("inter_token_latency_seconds", "Between two tokens.", metrics.inter_token_latency)
@@ -106,6 +107,7 @@ def exposition(metrics: EngineMetrics, gauges: Gauges) -> str:
                 ("num_gpu_blocks", str(gauges.kv_blocks)),
             ): 1
         },
+        common=("engine",),
     )
     return page.text()
 
@@ -118,23 +120,33 @@ class _Page:
         self._common = common
         self._lines: list[str] = []
 
-    def family(self, name: str, kind: str, doc: str, samples: Mapping[_Labels, float]) -> None:
+    def family(
+        self,
+        name: str,
+        kind: str,
+        doc: str,
+        samples: Mapping[_Labels, float],
+        common: tuple[str, ...] = ("engine", "model_name"),
+    ) -> None:
+        """`common` names the labels that every sample has, which vLLM does not keep the same for all families."""
         self._head(name, kind, doc)
+        shared = tuple((label, self._common[label]) for label in common)
         for labels, value in samples.items():
-            self._sample(name, labels, value)
+            self._sample(name, shared + labels, value)
 
     def counter(self, name: str, doc: str, value: float) -> None:
         self.family(f"{name}_total", "counter", doc, {(): value})
 
     def histogram(self, name: str, doc: str, histogram: Histogram) -> None:
         self._head(name, "histogram", doc)
+        common = tuple(self._common.items())
         total = 0
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             total += count
             le = "+Inf" if bound == float("inf") else str(bound)
-            self._sample(f"{name}_bucket", (("le", le),), total)
-        self._sample(f"{name}_count", (), total)
-        self._sample(f"{name}_sum", (), histogram.sum)
+            self._sample(f"{name}_bucket", (*common, ("le", le)), total)
+        self._sample(f"{name}_count", common, total)
+        self._sample(f"{name}_sum", common, histogram.sum)
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
@@ -143,8 +155,7 @@ class _Page:
         self._lines += [f"# HELP vllm:{name} {doc}", f"# TYPE vllm:{name} {kind}"]
 
     def _sample(self, name: str, labels: _Labels, value: float) -> None:
-        pairs = sorted({**self._common, **dict(labels)}.items())
-        quoted = ",".join(f'{k}="{_escape(v)}"' for k, v in pairs)
+        quoted = ",".join(f'{k}="{_escape(v)}"' for k, v in sorted(labels))
         self._lines.append(f"vllm:{name}{{{quoted}}} {float(value)!r}")
 
 

@@ -57,9 +57,10 @@ class RunningWorker:
         """Refuses new generation at once (500, while /health stays 200, as vLLM does), lets what runs finish for up to
         `grace_s`, then closes. Calling it again does nothing."""
         self._draining = True
-        if self._answering and grace_s:
-            await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=grace_s)
-        if self._answering:
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
             _log.warning("worker %s stops with %d requests unfinished", self.address, self._answering)
         await self._runner.cleanup()
         await self._loop.stop()
