@@ -7,7 +7,7 @@ token sequence which the worker has cached, as with a real chat template.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import xxhash
@@ -26,7 +26,7 @@ _VOCABULARY = [_WORDS[i : i + TOKEN_BYTES] for i in range(0, len(_WORDS), TOKEN_
 
 
 
-def chat_tokens(messages: Iterable[dict[str, object]], tools: object = None) -> bytes:
+def chat_tokens(messages: Iterable[Mapping[str, object]], tools: object = None) -> bytes:
     """The prompt of a chat request as packed tokens, its last ones opening the assistant's turn."""
     packed = bytearray()
     if tools:

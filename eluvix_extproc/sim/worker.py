@@ -105,8 +105,11 @@ class RunningWorker:
             response = await self._answer(request, handler)
             received.outcome = str(response.status)
             return response
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionError):
             received.outcome = "client-left"
+            raise
+        except Exception:
+            received.outcome = "failed"
             raise
         finally:
             self._answering -= 1
