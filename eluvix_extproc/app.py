@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from eluvix_extproc.admin.server import AdminServer, AdminState
+from eluvix_extproc.config.checks import referenced_files
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.watch import FileWatch, redacted
 from eluvix_extproc.core.exchange import Limits
@@ -27,6 +27,7 @@ from eluvix_extproc.core.index import MemoryIndex
 from eluvix_extproc.core.ledger import Ledger
 from eluvix_extproc.core.pace import Always, Never, Pace, Watch, WatchBudget
 from eluvix_extproc.core.record import Outcome, Record
+from eluvix_extproc.discovery.discovery import Discovery
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.models import build_models
 from eluvix_extproc.observe import log
@@ -49,15 +50,16 @@ logger = structlog.get_logger("eluvix")
 
 
 class App:
-    """One serving process. `reload` gives the settings anew, or raises ConfigError; `process` is its number."""
+    """One serving process; make it inside its event loop. `reload` gives the settings anew, or raises ConfigError; `process` is its number."""
 
     def __init__(
-        self, settings: Settings, reload: Callable[[], Settings], config_file: Path | None, process: int = 0
+        self, settings: Settings, reload: Callable[[], Settings], file_watch: FileWatch | None, process: int = 0
     ) -> None:
         self._settings = settings
         self._load = reload
         self._process = process
-        self._file_watch = FileWatch(config_file) if config_file is not None else None
+        self._file_watch = file_watch
+        self._watch_files(settings)
         self._clock = time.monotonic
         self._executor = ThreadPoolExecutor(STUDY_THREADS, thread_name_prefix="study")
         self._index = MemoryIndex(settings.index.max_bytes)
@@ -71,11 +73,11 @@ class App:
         self._keeper = FleetKeeper(
             settings.pools,
             settings.scrape,
+            Discovery(settings.pools),
             clock=self._clock,
             in_flight=self._ledger.counts,
             on_gone=self._worker_gone,
             on_itl=self._pace.observe_scrape,
-            on_scrape_failed=self._metrics.scrape_failed,
         )
         self._metrics.mirror(
             State(
@@ -94,8 +96,8 @@ class App:
                 decisions=self._decisions.latest,
                 config=lambda: redacted(self._settings),
                 ready=lambda: self._not_ready,
-                metrics_text=self._metrics.text,
-                clock=self._clock,
+                metrics_text=self._metrics.pages,
+                now=self._clock,
             ),
         )
         self._services: Services
@@ -169,11 +171,16 @@ class App:
             self._metrics.config_reloaded(False)
             logger.error("reload refused", problems=error.problems)
             return
-        await self._keeper.update(settings.pools, settings.scrape)
+        await self._keeper.reconfigure(settings.pools, settings.scrape)
         self._settings, self._services = settings, services
+        self._watch_files(settings)
         log.configure(settings.logging.level, settings.logging.format)
         self._metrics.config_reloaded(True)
         logger.info("reloaded")
+
+    def _watch_files(self, settings: Settings) -> None:
+        if self._file_watch is not None:
+            self._file_watch.also(name for _, name in referenced_files(settings))
 
     async def _watch_configuration(self, asked: asyncio.Event) -> None:
         while True:
@@ -229,7 +236,7 @@ class App:
     def _observe(self, watch: Watch, record: Record) -> None:
         self._metrics.observe(record)
         if record.outcome is not Outcome.PASSED:
-            self._decisions.append(record, time.time())  # noqa: TID251 -- wall time, for people
+            self._decisions.append(record, time.time())  # noqa: TID251 - for people, never for a difference
         log.log_exchange(record)
         worker = record.served_worker
         if worker is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 from eluvix_extproc.config.models import ModelSettings, Settings
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.physics import catalogue
 from eluvix_extproc.physics.geometry import Geometry
-from eluvix_extproc.physics.hf_config import from_config
 from eluvix_extproc.routing import Model, Models
 from eluvix_extproc.tokens import build
 from eluvix_extproc.tokens.estimate import Estimate
@@ -49,8 +48,4 @@ def _geometry(entry: ModelSettings) -> Geometry | None:
         return None
     if isinstance(architecture, str):
         return catalogue.load(architecture)
-    try:
-        config = json.loads(architecture.config.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError([f"{architecture.config}: {error}"]) from error
-    return from_config(config)
+    return catalogue.load_file(Path(architecture.config))

@@ -156,11 +156,11 @@ class _Transport:
             self._handler.cancel()
 
 
-def credentials(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCredentials:
+def credentials(cert: str, key: str, client_ca: str | None) -> grpc.ServerCredentials:
     """TLS, or mTLS when `client_ca` is given: then only clients with a certificate of that authority connect."""
     return grpc.ssl_server_credentials(
-        [(key.read_bytes(), cert.read_bytes())],
-        root_certificates=client_ca.read_bytes() if client_ca else None,
+        [(Path(key).read_bytes(), Path(cert).read_bytes())],
+        root_certificates=Path(client_ca).read_bytes() if client_ca else None,
         require_client_auth=client_ca is not None,
     )
 

@@ -1,0 +1,190 @@
+"""The codec against envoy-data-plane as an independent oracle: what Envoy would send and read."""
+
+from __future__ import annotations
+
+import datetime
+
+import envoy_data_plane.envoy.config.core.v3 as core
+import envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 as filters
+import envoy_data_plane.envoy.service.ext_proc.v3 as service
+import envoy_data_plane.google.protobuf as well_known
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eluvix_extproc.core.actions import (
+    BodyReply,
+    ExtendTimeout,
+    HeadersReply,
+    ImmediateReply,
+    Mutation,
+    Side,
+    StreamedBodyReply,
+    TrailersReply,
+)
+from eluvix_extproc.core.events import (
+    BodyMode,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.errors import BodyTooLarge, MalformedBody, RemoteProtocolError, Unavailable, UnknownModel
+from eluvix_extproc.wire import codec
+
+MODE = filters.ProcessingModeBodySendMode
+
+
+def header_map(headers: list[tuple[str, bytes]]) -> core.HeaderMap:
+    return core.HeaderMap(headers=[core.HeaderValue(key=key, raw_value=value) for key, value in headers])
+
+
+def read(reply: object) -> service.ProcessingResponse:
+    return service.ProcessingResponse.parse(codec.encode(reply))  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_bodies(body: bytes, end: bool) -> None:
+    message = service.HttpBody(body=body, end_of_stream=end)
+    assert codec.decode(bytes(service.ProcessingRequest(request_body=message))) == RequestBody(body, end)
+    assert codec.decode(bytes(service.ProcessingRequest(response_body=message))) == ResponseBody(body, end)
+
+
+def test_headers() -> None:
+    headers = header_map([(":path", b"/x"), ("a", b"1"), ("a", b"2"), ("odd", b"\xff\x00")])
+    message = service.HttpHeaders(headers=headers, end_of_stream=True)
+    event = codec.decode(bytes(service.ProcessingRequest(request_headers=message)))
+    assert event == RequestHeaders({":path": "/x", "a": "1, 2", "odd": "\udcff\x00"}, True)
+
+
+def test_trailers() -> None:
+    trailers = service.HttpTrailers(trailers=header_map([("t", b"1")]))
+    assert codec.decode(bytes(service.ProcessingRequest(request_trailers=trailers))) == RequestTrailers()
+    assert codec.decode(bytes(service.ProcessingRequest(response_trailers=trailers))) == ResponseTrailers()
+
+
+def test_response_attributes_and_served_feedback() -> None:
+    def struct(**fields: well_known.Value) -> well_known.Struct:
+        return well_known.Struct(fields={name.replace("__", "."): value for name, value in fields.items()})
+
+    message = service.HttpHeaders(headers=header_map([(":status", b"200")]))
+    attributes = struct(
+        upstream__address=well_known.Value(string_value="10.0.0.1:8000"),
+        xds__cluster_name=well_known.Value(string_value="llm-decode"),
+        upstream__request_attempt_count=well_known.Value(number_value=2),
+    )
+    event = codec.decode(
+        bytes(service.ProcessingRequest(response_headers=message, attributes={codec.ATTRIBUTES: attributes}))
+    )
+    assert event == ResponseHeaders({":status": "200"}, False, "10.0.0.1:8000", "llm-decode", 2)
+
+    served = well_known.Struct(
+        fields={"x-gateway-destination-endpoint-served": well_known.Value(string_value="10.0.0.2:8000")}
+    )
+    metadata = core.Metadata(filter_metadata={"envoy.lb": served})
+    event = codec.decode(bytes(service.ProcessingRequest(response_headers=message, metadata_context=metadata)))
+    assert isinstance(event, ResponseHeaders) and event.worker == "10.0.0.2:8000"
+
+
+@pytest.mark.parametrize(
+    ("mode", "early", "expected"),
+    [
+        (MODE.NONE, False, BodyMode.NONE),
+        (MODE.STREAMED, False, BodyMode.STREAMED),
+        (MODE.STREAMED, True, BodyMode.HYBRID),
+        (MODE.BUFFERED, True, BodyMode.BUFFERED),
+        (MODE.BUFFERED_PARTIAL, False, BodyMode.BUFFERED_PARTIAL),
+        (MODE.FULL_DUPLEX_STREAMED, False, BodyMode.FULL_DUPLEX),
+    ],
+)
+def test_the_opening_tells_the_modes_of_both_sides(mode: MODE, early: bool, expected: BodyMode) -> None:
+    config = service.ProtocolConfiguration(
+        request_body_mode=mode, send_body_without_waiting_for_header_response=early, response_body_mode=MODE.BUFFERED
+    )
+    message = service.ProcessingRequest(request_headers=service.HttpHeaders(), protocol_config=config)
+    opening, _ = codec.decode_first(bytes(message))
+    assert opening == codec.Opening(expected, BodyMode.BUFFERED, False)
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_message_is_the_peers_fault(data: bytes) -> None:
+    try:
+        codec.decode(data)
+    except RemoteProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_headers_reply(side: Side) -> None:
+    mutation = Mutation(
+        set=(("x-eluvix-cluster", "llm"), ("odd", "\udcff")),
+        remove=("content-length",),
+        clear_route_cache=True,
+        metadata={"envoy.lb": {"k": "a,b"}, "eluvix": {"itl_ms": 1.5}},
+    )
+    response = read(HeadersReply(side, mutation))
+    headers = response.request_headers if side is Side.REQUEST else response.response_headers
+    assert headers is not None and headers.response is not None and headers.response.header_mutation is not None
+    common = headers.response
+    assert common.clear_route_cache
+    options = [option.header for option in common.header_mutation.set_headers]
+    assert [(option.key, option.raw_value) for option in options] == [("x-eluvix-cluster", b"llm"), ("odd", b"\xff")]
+    assert common.header_mutation.remove_headers == ["content-length"]
+    assert response.dynamic_metadata is not None
+    fields = response.dynamic_metadata.fields
+    assert fields["envoy.lb"].struct_value.fields["k"].string_value == "a,b"
+    assert fields["eluvix"].struct_value.fields["itl_ms"].number_value == 1.5
+
+
+@pytest.mark.parametrize("body", [None, b"", b"new"])
+def test_body_reply(body: bytes | None) -> None:
+    response = read(BodyReply(Side.REQUEST, body))
+    assert response.request_body is not None and response.request_body.response is not None
+    mutation = response.request_body.response.body_mutation
+    assert (mutation.body if mutation else None) == body
+
+
+def test_streamed_body_reply() -> None:
+    response = read(StreamedBodyReply(Side.RESPONSE, b"", True))
+    assert response.response_body is not None and response.response_body.response is not None
+    mutation = response.response_body.response.body_mutation
+    assert mutation is not None and mutation.streamed_response is not None
+    assert mutation.streamed_response.end_of_stream and mutation.streamed_response.body == b""
+
+
+def test_trailers_reply() -> None:
+    assert read(TrailersReply(Side.RESPONSE)).response_trailers is not None
+
+
+def test_extend_timeout_is_alone() -> None:
+    response = read(ExtendTimeout(1.5))
+    assert response.override_message_timeout == datetime.timedelta(seconds=1.5)
+    assert response.request_headers is None and response.response_headers is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (MalformedBody("bad json", "messages"), 400, "invalid_request_error", "malformed_body"),
+        (UnknownModel("no such model", "model"), 404, "invalid_request_error", "model_not_found"),
+        (BodyTooLarge("too large"), 413, "invalid_request_error", "body_too_large"),
+        (Unavailable("no worker"), 503, "service_unavailable_error", "no_worker"),
+    ],
+)
+def test_refusals_have_the_apis_own_shape(
+    error: MalformedBody | Unavailable, status: int, kind: str, code: str
+) -> None:
+    immediate = read(ImmediateReply(error, Api.OPENAI_CHAT)).immediate_response
+    assert immediate is not None and immediate.status is not None and immediate.headers is not None
+    assert immediate.status.code == status and immediate.details == f"eluvix_{code}"
+    import json
+
+    body = json.loads(immediate.body)
+    assert body["error"]["type"] == kind and body["error"]["code"] == code
+    assert body["error"]["message"] == error.message
+    headers = {option.header.key: option.header.raw_value for option in immediate.headers.set_headers}
+    assert headers["content-type"] == b"application/json"
+    assert ("retry-after" in headers) is (status == 503)
