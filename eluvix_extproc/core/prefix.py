@@ -100,22 +100,31 @@ def _message_points(prompt: Prompt, count: TokenCount, seed: bytes) -> Iterator[
     start = 0
     last = len(prompt.messages) - 1
     for i, (message, end) in enumerate(zip(prompt.messages, _boundaries(prompt, count), strict=True)):
-        state = sha256(digest)
-        size = len(message.canonical)
-        fed = 0
-        if size > PART_BYTES and not count.ids:
-            for fed in range(PART_BYTES, size, PART_BYTES):
-                state.update(message.canonical[fed - PART_BYTES : fed])
-                part = state.copy()
-                part.update(b"p")
-                tokens = start + (end - start) * fed // size
-                if tokens > 0:
-                    yield PrefixPoint(xxh3_64_intdigest(part.digest()), tokens)
-        state.update(message.canonical[fed:])
-        digest = state.digest()
+        if len(message.canonical) <= PART_BYTES or count.ids:
+            digest = sha256(digest + message.canonical).digest()
+        else:
+            digest, parts = _parts(digest, message.canonical)
+            for key, share in parts:
+                if (tokens := start + int((end - start) * share)) > 0:
+                    yield PrefixPoint(key, tokens)
         start = end
         if end > 0 and (prompt.complete or i < last):
             yield PrefixPoint(xxh3_64_intdigest(digest), end)
+
+
+def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, float]]]:
+    """The digest behind a long message, and key and share (0-1) of each part of it."""
+    state = sha256(digest)
+    parts = []
+    fed = 0
+    for end in range(PART_BYTES, len(canonical), PART_BYTES):
+        state.update(canonical[fed:end])
+        fed = end
+        part = state.copy()
+        part.update(b"p")
+        parts.append((xxh3_64_intdigest(part.digest()), end / len(canonical)))
+    state.update(canonical[fed:])
+    return state.digest(), parts
 
 
 def _boundaries(prompt: Prompt, count: TokenCount) -> tuple[int, ...]:

@@ -97,6 +97,8 @@ def canonical(value: Any, param: str) -> bytes:
 
 def present(raw: Raw) -> bytes:
     """The member's JSON as sent; b"" when it is absent or null."""
+    if raw is ABSENT:
+        return b""
     text = bytes(raw)
     return b"" if text == b"null" else text
 
@@ -119,7 +121,7 @@ def string(raw: Raw, param: str) -> str:
 
 def lenient(raw: Raw) -> Any:
     """The value, or None when it cannot be read: for fields whose faults are the engine's to answer."""
-    if not present(raw):
+    if raw is ABSENT:
         return None
     try:
         return _ANY.decode(raw)

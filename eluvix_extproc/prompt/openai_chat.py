@@ -51,11 +51,11 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     if complete and not members.messages:
         fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
         raise MalformedBody(fault, "messages")
-    tools_raw = b"" if members.tools is ABSENT else fields.present(members.tools)
+    tools_raw = fields.present(members.tools)
     return Prompt(
         api=Api.OPENAI_CHAT,
         model=model,
-        stream=members.stream is not ABSENT and fields.lenient_bool(members.stream),
+        stream=fields.lenient_bool(members.stream),
         body_bytes=body_bytes,
         read_bytes=len(body),
         complete=complete,
