@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from eluvix_extproc.config.load import load, parse
+from eluvix_extproc.config.load import decode, load, parse
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.render.bootstrap import render
@@ -73,7 +73,7 @@ def render_command(
 
 def _settings(config: str) -> Settings:
     if config == "-":
-        return parse(sys.stdin.read(), "standard input", os.environ)
+        return parse(decode(sys.stdin.buffer.read(), "<stdin>"), "<stdin>", os.environ)
     return load(config, os.environ)
 
 

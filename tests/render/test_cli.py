@@ -40,7 +40,7 @@ def test_writes_the_manifests_of_istio_into_a_folder(tmp_path: Path) -> None:
         (["istio", "--config", str(ENVOY / "example.yaml")], "pools[0].workers: Istio finds workers by Service"),
         (["istio", "--config", str(ENVOY / "istio/example.yaml"), "--gateway", "nameless"], "must have the form a/b"),
         (["hybrid", "--config", str(ENVOY / "example.yaml"), "--output", "/no/such/folder/x"], "/no/such/folder/x: No"),
-        (["hybrid", "--config", "-"], "standard input:1: pools: must"),
+        (["hybrid", "--config", "-"], "<stdin>:1: pools: must"),
     ],
 )
 def test_unusable_input_ends_with_2_and_says_why(arguments: list[str], words: str) -> None:
