@@ -64,11 +64,23 @@ def test_a_worker_that_comes_back_under_its_address_starts_empty() -> None:
     assert index.lookup(chain) == {"a": 32}
 
 
+def test_renewing_a_point_sheds_forgotten_workers() -> None:
+    index, lone = MemoryIndex(_SMALL), MemoryIndex(_SMALL)
+    chain = _chain(1, 8)
+    for number in range(20):
+        index.insert(chain, f"gone{number}")
+        index.insert(chain, "stays")
+        index.forget(f"gone{number}")
+    index.insert(chain, "stays")
+    lone.insert(chain, "stays")
+    assert index.bytes_used == lone.bytes_used
+
+
 def test_least_recently_inserted_goes_first_and_a_chain_from_its_long_end() -> None:
     index = MemoryIndex(_SMALL)
     first, renewed = _chain(1_000_000, 4), _chain(1_000_001, 4)
-    index.insert(first, "a")
     index.insert(renewed, "a")
+    index.insert(first, "a")
     name = 0
     while index.lookup(first).get("a") == 64:
         index.insert(renewed, "a")

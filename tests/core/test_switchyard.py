@@ -179,7 +179,7 @@ def test_others_of_the_pool_follow_for_retries() -> None:
     assert len(_choose(fleet, 10, {}, busy, fallback_workers=50).workers) == 6
 
 
-_addresses = [f"10.0.0.{n}:8000" for n in range(12)]
+_addresses = [f"10.0.0.{n}:8000" for n in range(20)]
 _load = st.none() | st.builds(
     Load,
     at=st.floats(0, 100),
@@ -194,7 +194,7 @@ def _fleets(draw: st.DrawFn) -> Fleet:
     addresses = draw(st.permutations(_addresses))
     pools = []
     for number, role in enumerate(draw(st.lists(st.sampled_from(list(Role)), max_size=5))):
-        mine = addresses[2 * number : 2 * number + draw(st.integers(0, 2))]
+        mine = addresses[4 * number : 4 * number + draw(st.integers(0, 4))]
         workers = tuple(Worker(address, draw(st.booleans()), draw(_load)) for address in mine)
         pools.append(Pool(f"pool{number}", role, f"cluster{number}", workers))
     return Fleet(tuple(pools))

@@ -11,6 +11,7 @@ from eluvix_extproc.core.index import MemoryIndex
 from eluvix_extproc.core.ledger import Ledger
 from eluvix_extproc.core.prompt import PrefixPoint
 from eluvix_extproc.core.switchyard import choose
+from eluvix_extproc.core.switchyard.load import loads
 from eluvix_extproc.core.switchyard.types import Decision, Facts, InFlight, Policy, PrefixHits
 
 NOW = 100.0
@@ -184,6 +185,11 @@ def test_a_scrape_of_the_staleness_limit_still_counts() -> None:
 def test_where_no_load_is_known_ours_decides() -> None:
     fleet = _fleet(Worker("a"), _scraped("b", 50.0, age=60.0), _scraped("c", None))
     assert _choose(fleet, {}, {"a": 2, "b": 1, "c": 3}).workers == ("b", "a", "c")
+
+
+def test_the_mean_does_not_depend_on_the_order_of_workers() -> None:
+    workers = [_scraped("a", 0.1), _scraped("b", 0.2), _scraped("c", 0.3), Worker("x")]
+    assert loads(workers, {}, NOW, 10.0) == loads(workers[::-1], {}, NOW, 10.0)
 
 
 def test_an_unready_workers_load_says_nothing_about_the_others() -> None:
