@@ -99,6 +99,7 @@ def test_parents_of_another_type_stay() -> None:
         b'{"bootstrap_room":1' + b',"a":1' * 5_000 + b"}",
         b'{"bootstrap_room":1' + b',"a":1,"a":2' * 50 + b"}",
     ],
+    ids=lambda value: repr(value)[:50],
 )
 def test_what_cannot_be_stripped_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBody):

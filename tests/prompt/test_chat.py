@@ -107,6 +107,7 @@ def test_stream_in_the_spellings_that_engines_accept(value: Any) -> None:
         (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', "model"),
         (b'{"model":"\xff","messages":[{"role":"user","content":"x"}]}', "model"),
     ],
+    ids=lambda value: repr(value)[:50],
 )
 def test_malformed_bodies(body: bytes, param: str | None) -> None:
     with pytest.raises(MalformedBody) as caught:

@@ -112,6 +112,7 @@ def test_a_head_without_the_prompt_is_no_error() -> None:
         b'{"messages":' + b"[" * 500_000,
         b'{"messages":[{"role":"user","content":"\xff","x":"',
     ],
+    ids=lambda value: repr(value)[:50],
 )
 def test_what_is_not_the_head_of_a_request(body: bytes) -> None:
     with pytest.raises(MalformedBody):
