@@ -10,8 +10,8 @@ from eluvix_extproc.render.sidecar import (
     EXT_PROC,
     TLS_FOLDER,
     address,
+    another_host,
     ext_proc_filter,
-    previous_hosts,
     sidecar_cluster,
 )
 from eluvix_extproc.render.tree import Tree, dump, note
@@ -51,13 +51,23 @@ def bootstrap(plan: Plan, tls_folder: str) -> Tree:
     }
 
 
-def client_headers_filter() -> Tree:
-    """Removes clients' own routing headers; stands before the sidecar's filter, so that failing open is safe too."""
+def without_client_headers() -> Tree:
+    """Fields of a connection manager that remove clients' own routing headers.
+
+    Not a header_mutation filter: Envoy chooses the route before it runs any filter, so that a client's
+    `x-eluvix-cluster` would steer every request for which the sidecar does not have the route chosen again, which are
+    those that pass it untouched and those that fail open.
+    """
     return {
-        "name": "envoy.filters.http.header_mutation",
-        "typed_config": any_of(
-            "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
-            mutations={"request_mutations": [{"remove": name} for name in ROUTING_HEADERS]},
+        "early_header_mutation_extensions": note(
+            "clients may not steer themselves. As an HTTP filter this would come too late: the route is chosen before",
+            [{
+                "name": "envoy.http.early_header_mutation.header_mutation",
+                "typed_config": any_of(
+                    "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+                    mutations=[{"remove": name} for name in ROUTING_HEADERS],
+                ),
+            }],
         ),
     }
 
@@ -159,8 +169,8 @@ def _connection_manager(plan: Plan) -> Tree:
         },
         upgrade_configs=note("such as /v1/realtime", [{"upgrade_type": "websocket"}]),
         access_log=[access_log()],
+        **without_client_headers(),
         http_filters=[
-            note("clients may not steer themselves, least of all when the sidecar is down", client_headers_filter()),
             ext_proc_filter(plan),
             {
                 "name": "envoy.filters.http.router",
@@ -180,8 +190,7 @@ def _route_action(plan: Plan, explain: bool = True) -> dict[str, Tree]:
         "retriable_status_codes": [503],
         "num_retries": 2,
         "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
-        "retry_host_predicate": [previous_hosts()],
-        "host_selection_retry_max_attempts": 5,
+        **another_host(),
     }
     timeout: Tree = "0s"
     if explain:

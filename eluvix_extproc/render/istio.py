@@ -10,7 +10,7 @@ from __future__ import annotations
 from eluvix_extproc.config.models import PoolSettings, Settings
 from eluvix_extproc.config.values import split_host_port
 from eluvix_extproc.errors import ConfigError
-from eluvix_extproc.render.bootstrap import client_headers_filter
+from eluvix_extproc.render.bootstrap import without_client_headers
 from eluvix_extproc.render.istio_target import IstioTarget
 from eluvix_extproc.render.istio_workload import config_map, deployment, service
 from eluvix_extproc.render.plan import Plan, Profile, make_plan
@@ -70,39 +70,29 @@ def envoy_filter(plan: Plan, target: IstioTarget) -> Tree:
         "spec": {
             "workloadSelector": {"labels": dict([target.gateway_label])},
             "configPatches": [
-                *_filters(plan, target),
-                *_limits(plan),
+                _filter(plan, target),
+                *_around_it(plan),
                 *(_pin_patch(pool) for pool in plan.settings.pools),
             ],
         },
     }
 
 
-def _filters(plan: Plan, target: IstioTarget) -> list[Tree]:
-    before_router = {
-        "context": "GATEWAY",
-        "listener": {
-            "filterChain": {
-                "filter": {"name": _CONNECTION_MANAGER, "subFilter": {"name": "envoy.filters.http.router"}},
-            },
+def _filter(plan: Plan, target: IstioTarget) -> Tree:
+    value = ext_proc_filter(plan, target.sidecar_cluster)
+    check(_HTTP_FILTER, value)
+    router = {"name": _CONNECTION_MANAGER, "subFilter": {"name": "envoy.filters.http.router"}}
+    return note(
+        "directly before the router, so that what authenticates and limits comes first",
+        {
+            "applyTo": "HTTP_FILTER",
+            "match": {"context": "GATEWAY", "listener": {"filterChain": {"filter": router}}},
+            "patch": {"operation": "INSERT_BEFORE", "value": value},
         },
-    }
-    strip, ask = client_headers_filter(), ext_proc_filter(plan, target.sidecar_cluster)
-    for each in (strip, ask):
-        check(_HTTP_FILTER, each)
-    return [
-        note(
-            "clients may not steer themselves, least of all when the sidecar is down",
-            {"applyTo": "HTTP_FILTER", "match": before_router, "patch": {"operation": "INSERT_BEFORE", "value": strip}},
-        ),
-        note(
-            "directly before the router, so that what authenticates and limits comes first",
-            {"applyTo": "HTTP_FILTER", "match": before_router, "patch": {"operation": "INSERT_BEFORE", "value": ask}},
-        ),
-    ]
+    )
 
 
-def _limits(plan: Plan) -> list[Tree]:
+def _around_it(plan: Plan) -> list[Tree]:
     listener = {
         "per_connection_buffer_limit_bytes": note(
             "above server.maxHeldBytes: Envoy stops reading here, and the sidecar reads that much before it answers",
@@ -122,6 +112,7 @@ def _limits(plan: Plan) -> list[Tree]:
                 "initial_stream_window_size": plan.stream_window_bytes,
                 "initial_connection_window_size": plan.connection_window_bytes,
             },
+            **without_client_headers(),
         ),
     }
     route = {

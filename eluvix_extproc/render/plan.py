@@ -18,7 +18,7 @@ ROUTING_HEADERS = (
     "x-prefiller-host-port",
     "x-data-parallel-rank",
 )
-"""What steers a request behind Envoy. A client's own copies are removed before the sidecar is asked."""
+"""What steers a request behind Envoy. A client's own copies are removed before anything reads them."""
 
 _MIB = 1 << 20
 _LONGEST_WINDOW = (1 << 31) - 1        # HTTP/2's own bound

@@ -147,21 +147,21 @@ def _grpc_service(cluster: str) -> Tree:
         "envoy_grpc": {"cluster_name": cluster},
         "retry_policy": {
             "retry_on": "connect-failure,refused-stream,reset,unavailable",
-            "num_retries": note("before our first answer, another process takes over", 2),
+            "num_retries": note("before the sidecar's first answer, another process takes over", 2),
             "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
-            "retry_host_predicate": note("else LEAST_REQUEST picks the dead, hence idle, process again",
-                                         [previous_hosts()]),
-            "host_selection_retry_max_attempts": 5,
+            **another_host(),
         },
         "initial_metadata": [{"key": "x-request-id", "value": "%REQ(x-request-id)%"}],
     }
 
 
-def previous_hosts() -> Tree:
-    return {
+def another_host() -> dict[str, Tree]:
+    """Fields of a RetryPolicy. Hosts are drawn at random until one is new, so few draws often end on an old one."""
+    predicate = {
         "name": "envoy.retry_host_predicates.previous_hosts",
         "typed_config": any_of("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"),
     }
+    return {"retry_host_predicate": [predicate], "host_selection_retry_max_attempts": 20}
 
 
 def _waiting(plan: Plan) -> dict[str, Tree]:

@@ -42,14 +42,14 @@ def test_real_envoy_accepts_tls_to_the_sidecar(host: str, mutual: bool, settings
     assert_valid(text, tmp_path)
 
 
-def test_clients_own_routing_headers_go_before_the_sidecar_is_asked(settings: Make) -> None:
-    filters = connection_manager(rendered(settings()))["http_filters"]
-    assert [each["name"] for each in filters] == [
-        "envoy.filters.http.header_mutation",
+def test_clients_own_routing_headers_go_before_a_route_is_chosen(settings: Make) -> None:
+    manager = connection_manager(rendered(settings()))
+    assert [each["name"] for each in manager["http_filters"]] == [
         "envoy.filters.http.ext_proc",
         "envoy.filters.http.router",
     ]
-    removed = {each["remove"] for each in filters[0]["typed_config"]["mutations"]["request_mutations"]}
+    mutations = manager["early_header_mutation_extensions"][0]["typed_config"]["mutations"]
+    removed = {each["remove"] for each in mutations}
     assert removed == {
         "x-eluvix-cluster", "x-eluvix-pd-role", "x-eluvix-kv-prefix-hash", "x-gateway-destination-endpoint",
         "x-prefiller-host-port", "x-data-parallel-rank",
@@ -159,7 +159,7 @@ def connection_manager(tree: Any) -> Any:
 
 
 def ext_proc(tree: Any) -> Any:
-    return connection_manager(tree)["http_filters"][1]["typed_config"]
+    return connection_manager(tree)["http_filters"][0]["typed_config"]
 
 
 def cluster(tree: Any, name: str) -> Any:

@@ -33,10 +33,11 @@ def test_real_envoy_accepts_the_gateway_after_every_patch(tmp_path: Path) -> Non
     manager = gateway["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     assert [each["name"] for each in manager["http_filters"]] == [
         "envoy.filters.http.jwt_authn",
-        "envoy.filters.http.header_mutation",
         "envoy.filters.http.ext_proc",
         "envoy.filters.http.router",
     ]
+    early = manager["early_header_mutation_extensions"][0]["typed_config"]["mutations"]
+    assert {"remove": "x-eluvix-cluster"} in early
     assert_valid(yaml.safe_dump(gateway), tmp_path)
 
 
