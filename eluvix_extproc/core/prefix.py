@@ -51,13 +51,15 @@ def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> Pre
     * token blocks, when there are token ids: h_j = SHA256(h_{j-1} ‖ ids of the j-th 256 tokens as u32).
     * text blocks, for completions without token ids: the same over 1,024 bytes of UTF-8 each.
 
-    Each chain starts from a digest of the seed and its own name. Token lengths are exact where `count` tells them and
+    Each chain starts from a digest of the seed and its own name; in the blocks' seed the tools are empty, for the
+    tokens hold them. Token lengths are exact where `count` tells them and
     shares of `count.total` by text size elsewhere. Of a batch the first sequence stands for all. A prompt of which
     nothing is known has the root b"" and no points. Costs about 3 us a KB.
     """
-    seed = _seed(model, adapter, prompt.salt, prompt.tools)
+    seed = _seed(model, adapter, prompt.salt, b"")
     if prompt.messages:
-        return _of_messages(prompt, count, seed)
+        blocks = tuple(_token_blocks(count.ids, seed))    # the ids hold the tools already
+        return _of_messages(prompt, count, _seed(model, adapter, prompt.salt, prompt.tools), blocks)
     if prompt.texts and prompt.texts[0]:
         return _of_text(prompt, count, seed)
     if prompt.token_ids and prompt.token_ids[0]:
@@ -75,10 +77,9 @@ def _seed(model: str, adapter: str, salt: str, tools: bytes) -> bytes:
     return digest.digest()
 
 
-def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes) -> PrefixChain:
-    points = list(_message_points(prompt, count, seed))
-    if count.ids:
-        points.extend(_token_blocks(count.ids, seed))
+def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[PrefixPoint, ...]) -> PrefixChain:
+    points = [*_message_points(prompt, count, seed), *blocks]
+    if blocks:
         points.sort(key=attrgetter("tokens"))
     return PrefixChain(_messages_root(prompt.messages, seed), tuple(points))
 
@@ -98,8 +99,8 @@ def _messages_root(messages: tuple[Message, ...], seed: bytes) -> bytes:
 def _message_points(prompt: Prompt, count: TokenCount, seed: bytes) -> Iterator[PrefixPoint]:
     digest = sha256(seed + b"message-chain").digest()
     start = 0
-    last = len(prompt.messages) - 1
-    for i, (message, end) in enumerate(zip(prompt.messages, _boundaries(prompt, count), strict=True)):
+    cut = None if prompt.complete else prompt.messages[-1]
+    for message, end in zip(prompt.messages, _boundaries(prompt, count), strict=True):
         if len(message.canonical) <= PART_BYTES or count.ids:
             digest = sha256(digest + message.canonical).digest()
         else:
@@ -108,7 +109,7 @@ def _message_points(prompt: Prompt, count: TokenCount, seed: bytes) -> Iterator[
                 if (tokens := start + int((end - start) * share)) > 0:
                     yield PrefixPoint(key, tokens)
         start = end
-        if end > 0 and (prompt.complete or i < last):
+        if end > 0 and message is not cut:
             yield PrefixPoint(xxh3_64_intdigest(digest), end)
 
 
