@@ -14,27 +14,33 @@ _MAX_CANDIDATES = 16
 _THINK_END = "</think>"
 
 
-def per_message(messages: Sequence[Mapping[str, Any]], text: str, encoded: Encoded, total: int) -> tuple[int, ...]:
-    """Tokens up to the first cut behind each message's text: the end of its turn, by then all of it is counted.
+def turn_ends(
+    messages: Sequence[Mapping[str, Any]], text: str, cut_starts: Sequence[int], known: tuple[int, ...] = ()
+) -> tuple[int, ...] | None:
+    """Where each message's turn ends in the rendering: at the first cut behind its text, by then all of it is there.
 
-    The texts are sought in order. A message without text (a tool call) gets the boundary before it, which is less than
-    it really covers, never more. () when the template reorders or rewrites texts, or when there are no cuts.
+    The texts are sought in order, each behind the turn before it; `known` are the ends of the first messages. A message
+    without text (a tool call) ends where the one before it does, which is less than it really covers, never more. None
+    when the template reorders or rewrites texts.
     """
-    if not encoded.cut_starts:
-        return ()
-    boundaries: list[int] = []
-    position = boundary = 0
-    for message in messages:
+    ends = list(known)
+    position = ends[-1] if ends else 0
+    for message in messages[len(ends) :]:
         needle = _last_text(message)
         if needle:
             found = _find(text, needle, position)
             if found < 0:
-                return ()
-            position = found + len(needle)
-            cut = bisect_left(encoded.cut_starts, position)
-            boundary = encoded.cut_tokens[cut] if cut < len(encoded.cut_tokens) else total
-        boundaries.append(boundary)
-    return tuple(boundaries)
+                return None
+            cut = bisect_left(cut_starts, found + len(needle))
+            position = cut_starts[cut] if cut < len(cut_starts) else len(text)
+        ends.append(position)
+    return tuple(ends)
+
+
+def per_message(ends: Sequence[int], encoded: Encoded, total: int) -> tuple[int, ...]:
+    """The tokens up to each end; () when there are no cuts."""
+    cuts, tokens = encoded.cut_starts, (*encoded.cut_tokens, total)
+    return tuple(tokens[bisect_left(cuts, end)] if end else 0 for end in ends) if cuts else ()
 
 
 def _last_text(message: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Callable
 from typing import Protocol
 
 from eluvix_extproc.core.prompt import Prompt, TokenCount
@@ -59,3 +60,15 @@ def count_given_ids(prompt: Prompt) -> TokenCount:
     total = sum(map(len, prompt.token_ids))
     ids = pack_ids(prompt.token_ids[0]) if prompt.complete and len(prompt.token_ids) == 1 else b""
     return TokenCount(total=scale_up(total, prompt), exact=prompt.complete, ids=ids)
+
+
+def attempt(count: Callable[[Prompt], TokenCount | None], prompt: Prompt) -> TokenCount | None:
+    """None where counting fails: a template, a regex or an encoder can raise anything at what a client sends."""
+    try:
+        return count(prompt)
+    except Exception:
+        return None
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":    # a Rust library's own failure, as pyo3 raises it
+            return None
+        raise

@@ -9,7 +9,7 @@ import xxhash
 
 from eluvix_extproc.core.prompt import Prompt, TokenCount
 from eluvix_extproc.errors import ConfigError
-from eluvix_extproc.tokens.counter import ESTIMATE, count_given_ids, pack_ids
+from eluvix_extproc.tokens.counter import ESTIMATE, attempt, count_given_ids, pack_ids
 from eluvix_extproc.tokens.estimate import MEDIA_TOKENS, Estimate
 from eluvix_extproc.tokens.memo import Memo
 
@@ -55,16 +55,10 @@ class TiktokenCounter:
     def count(self, prompt: Prompt) -> TokenCount:
         if prompt.token_ids:
             return count_given_ids(prompt)
-        try:
-            if not prompt.complete:
-                return self._scaled(prompt)
-            return self._count_texts(prompt) if prompt.texts else self._count_chat(prompt)
-        except Exception:  # lone surrogates
-            pass
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # the regex engine gave up, as pyo3 raises it
-                raise
-        return Estimate().count(prompt)
+        return attempt(self._count_whole if prompt.complete else self._scaled, prompt) or Estimate().count(prompt)
+
+    def _count_whole(self, prompt: Prompt) -> TokenCount:
+        return self._count_texts(prompt) if prompt.texts else self._count_chat(prompt)
 
     def _count_texts(self, prompt: Prompt) -> TokenCount:
         encoded = [self._encode(text) for text in prompt.texts]

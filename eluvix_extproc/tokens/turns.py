@@ -20,17 +20,20 @@ from eluvix_extproc.tokens.memo import Memo
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The state after some messages: as handed to the template, and the part of the rendering that ends in a cut."""
+    """The state after some messages: as handed to the template, and the part of the rendering that ends in a cut.
+
+    `ends` are where the first messages' turns end in that part; fewer than messages when some are not in it."""
 
     messages: tuple[dict[str, Any], ...]
     text: str
     ids: bytes
     cut_starts: tuple[int, ...]
     cut_tokens: tuple[int, ...]
+    ends: tuple[int, ...]
 
     def size(self) -> int:
         """Bytes held, taking the messages' text to weigh what its rendering does."""
-        return 2 * getsizeof(self.text) + len(self.ids) + 80 * len(self.cut_starts) + 800 * len(self.messages)
+        return 2 * getsizeof(self.text) + len(self.ids) + 100 * len(self.cut_starts) + 800 * len(self.messages)
 
 
 class Turns:
