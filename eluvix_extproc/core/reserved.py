@@ -4,8 +4,8 @@ They tell an engine to fetch KV cache from an address in the request; one crafte
 So a client's own are cut out of bodies that we parse (`strip`) and looked for in bodies that only pass (`Guard`).
 
 Engines read JSON with Python's `json`: of two members with one name the last wins, names may be spelt with escapes,
-and UTF-16 or UTF-32 is understood as well. The first two are dealt with here; a body that holds a NUL byte, which
-UTF-8 JSON never does, is refused.
+and UTF-16 or UTF-32, told by the first bytes, is understood as well. The first two are dealt with here; other encodings
+than UTF-8 are refused.
 """
 
 from __future__ import annotations
@@ -65,8 +65,6 @@ def strip(body: bytes) -> bytes | None:
     no need to call. Costs one pass over the body (in C) when there is nothing. Raises MalformedBody for what is not
     a JSON object, and where it holds repeated members in a number that only an attack has.
     """
-    if b"\0" in body:
-        raise MalformedBody("The body is not valid JSON in UTF-8.")
     start = len(_BOM) if body.startswith(_BOM) else 0
     start = _after_space(body, start)
     pruned = _pruned(body[start:] if start else body, _RULES)
@@ -76,7 +74,8 @@ def strip(body: bytes) -> bytes | None:
 class Guard:
     """Looks for reserved names in the bytes of a body that is not parsed, chunk by chunk.
 
-    Only for bodies in identity encoding. What is looked for is a whole string token, in any spelling, with a colon
+    Says nothing of a compressed body, which engines do not read either. A body in UTF-16 or UTF-32 counts as one that
+    holds a name. What is looked for is a whole string token, in any spelling, with a colon
     behind it: a text that merely mentions a name has its quotes escaped. Other than in `strip` the depth does not
     matter, so that a member of that name anywhere (say, in a tool's schema) counts.
     """
@@ -99,7 +98,7 @@ class Guard:
                 self._pending = False
                 self._found = rest.startswith(b":")
         data = self._carry + chunk
-        if b"\0" in chunk or (_suspicious(data) and self._search(data)):
+        if (not self._first and _is_wide(data)) or (_suspicious(data) and self._search(data)):
             self._found = True
         if len(data) > _CARRY:
             data = data[-_CARRY:]
@@ -115,6 +114,11 @@ class Guard:
                     return True
                 self._pending = True
         return False
+
+
+def _is_wide(beginning: bytes) -> bool:
+    """Whether JSON that begins so is UTF-16 or UTF-32: the test of Python's `json.detect_encoding`."""
+    return b"\0" in beginning[:2] or beginning.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
 def _suspicious(data: bytes) -> bool:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -227,8 +229,16 @@ def test_guard_ignores_other_tokens(body: bytes) -> None:
 
 
 def test_guard_refuses_utf16_and_utf32() -> None:
-    for encoding in ("utf-16", "utf-16-be", "utf-32"):
-        assert guard('{"kv_transfer_params":1}'.encode(encoding), [])
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
+        body = '{"kv_transfer_params":1}'.encode(encoding)
+        assert guard(body, [])
+        assert guard(body, list(range(1, len(body))))
+
+
+def test_guard_lets_compressed_bodies_pass() -> None:
+    for body in (gzip.compress(b'{"prompt":"' + b"x" * 999, mtime=0), zlib.compress(bytes(999))):
+        assert b"\0" in body
+        assert not guard(body, [1, 2, 3, 4])
 
 
 def has_reserved_name(members: Any) -> bool:
