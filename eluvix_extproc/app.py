@@ -21,12 +21,12 @@ from eluvix_extproc.admin.server import AdminServer, AdminState
 from eluvix_extproc.config.checks import referenced_files
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.watch import FileWatch, redacted
-from eluvix_extproc.core.exchange import Limits
 from eluvix_extproc.core.headers import HeaderSettings
 from eluvix_extproc.core.index import MemoryIndex
 from eluvix_extproc.core.ledger import Ledger
 from eluvix_extproc.core.pace import Always, Never, Pace, Watch, WatchBudget
 from eluvix_extproc.core.record import Outcome, Record
+from eluvix_extproc.core.sides import Limits
 from eluvix_extproc.discovery.discovery import Discovery
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.models import build_models
@@ -50,7 +50,10 @@ logger = structlog.get_logger("eluvix")
 
 
 class App:
-    """One serving process; make it inside its event loop. `reload` gives the settings anew, or raises ConfigError; `process` is its number."""
+    """One serving process; make it inside its event loop.
+
+    `reload` gives the settings anew, or raises ConfigError; `process` is its number.
+    """
 
     def __init__(
         self, settings: Settings, reload: Callable[[], Settings], file_watch: FileWatch | None, process: int = 0
@@ -100,6 +103,7 @@ class App:
                 now=self._clock,
             ),
         )
+        self._watch = _watch(settings)
         self._services: Services
 
     @property
@@ -200,6 +204,7 @@ class App:
 
     def _build(self, settings: Settings, models: Models) -> Services:
         watch = _watch(settings)
+        self._watch = watch
         return Services(
             limits=Limits(
                 max_body_bytes=settings.server.max_body_bytes,
@@ -256,6 +261,7 @@ class App:
     def _worker_gone(self, worker: str) -> None:
         self._index.forget(worker)
         self._pace.forget(worker)
+        self._watch.forget(worker)
 
     def _defect(self, where: str, error: BaseException) -> None:
         self._metrics.internal_error(where)
@@ -263,7 +269,7 @@ class App:
 
 
 class _Surroundings:
-    """What exchanges may ask; see core.exchange.Surroundings."""
+    """What exchanges may ask; see core.sides.Surroundings."""
 
     def __init__(self, keeper: FleetKeeper, pace: Pace, watch: Watch) -> None:
         self._keeper = keeper

@@ -14,9 +14,10 @@ from typing import Protocol
 
 from eluvix_extproc.core.actions import Abort, Decide, Leave, Observe, SetDeadline
 from eluvix_extproc.core.events import DeadlinePassed, Decided, Event, PeerClosed, Undecidable
-from eluvix_extproc.core.exchange import Exchange, Limits, Surroundings
+from eluvix_extproc.core.exchange import Exchange
 from eluvix_extproc.core.headers import HeaderSettings
 from eluvix_extproc.core.record import Record
+from eluvix_extproc.core.sides import Limits, Surroundings
 from eluvix_extproc.errors import FailOpen, RemoteProtocolError
 from eluvix_extproc.wire import codec
 

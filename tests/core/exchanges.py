@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from eluvix_extproc.core.actions import (
     Abort,
@@ -37,10 +38,11 @@ from eluvix_extproc.core.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from eluvix_extproc.core.exchange import MAX_CHUNK, Exchange, Limits
+from eluvix_extproc.core.exchange import Exchange
 from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.headers import HeaderSettings
 from eluvix_extproc.core.record import Record, Sized
+from eluvix_extproc.core.sides import MAX_CHUNK, Limits
 from eluvix_extproc.core.switchyard.types import Decision
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello " * 40}]}).encode()
@@ -83,7 +85,7 @@ def make(
 
 def chunked(body: bytes, cuts: list[int], separate_end: bool = False) -> list[bytes]:
     borders = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    chunks = [body[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    chunks = [body[a:b] for a, b in pairwise(borders)]
     return [*chunks, b""] if separate_end else chunks
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,10 @@ def chat(delta: dict[str, object]) -> bytes:
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode()
 
 
-USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}'
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":3,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}'
+)
 DONE = b"data: [DONE]"
 NOT_TOKENS = [
     chat({"role": "assistant", "content": ""}),
@@ -103,7 +107,7 @@ def test_any_chunking_gives_the_same_facts(cuts: list[int]) -> None:
     whole, cut = StreamedAnswer(), StreamedAnswer()
     whole.feed(STREAM, True, 1.0)
     borders = [0, *sorted(cuts), len(STREAM)]
-    for start, end in zip(borders, borders[1:], strict=False):
+    for start, end in pairwise(borders):
         cut.feed(STREAM[start:end], end == len(STREAM), 1.0)
     assert facts(cut) == facts(whole)
 

@@ -21,8 +21,8 @@ from eluvix_extproc.core.events import (
     ResponseTrailers,
     Undecidable,
 )
-from eluvix_extproc.core.exchange import Limits
 from eluvix_extproc.core.record import Outcome
+from eluvix_extproc.core.sides import Limits
 from eluvix_extproc.errors import BodyTooLarge, FailOpen, MalformedBody, Unavailable, UnknownModel
 from tests.core.exchanges import BODY, DECISION, JSON, POST, ROLE, SIZED, SSE, TAIL, TOKEN, Around, Wire, make
 
@@ -92,8 +92,9 @@ def test_a_body_beyond_what_is_held_is_decided_on_its_head(
 @pytest.mark.parametrize("mode", READING)
 def test_the_decision_goes_out_as_headers_and_metadata(mode: BodyMode) -> None:
     it = wire(mode)
-    it.request(BODY, [], {"x-eluvix-cluster": "evil", "x-gateway-destination-endpoint": "9.9.9.9:1",
-                          "x-prefiller-host-port": "9.9.9.9:1", "x-eluvix-debug": "1", "x-eluvix-future": "?"})  # fmt: skip
+    foreign = {"x-eluvix-cluster": "evil", "x-gateway-destination-endpoint": "9.9.9.9:1"}
+    foreign |= {"x-prefiller-host-port": "9.9.9.9:1", "x-eluvix-debug": "1", "x-eluvix-future": "?"}
+    it.request(BODY, [], foreign)
     it.decide()
     mutation = it.mutations[Side.REQUEST]
     assert mutation is not None and mutation.clear_route_cache
@@ -288,7 +289,8 @@ def test_partial_bodies_cannot_be_routed() -> None:
 def test_headers_wait_for_the_first_token(mode: BodyMode) -> None:
     it = routed(mode)
     it.tell(ResponseHeaders(SSE, False, worker="10.0.0.1:8000", cluster="llm-decode", attempts=1), at=100.3)
-    assert it.waiting[Side.RESPONSE] and it.extended == [301.0] and it.deadline == pytest.approx(400.3)
+    assert it.extended == ([301.0] if mode is BodyMode.HYBRID else [])
+    assert it.waiting[Side.RESPONSE] and it.deadline == pytest.approx(400.3)
     it.tell(ResponseBody(b": ping\n\n" + ROLE, False), at=100.4)
     assert not it.forwarded[Side.RESPONSE]
     it.tell(ResponseBody(TOKEN, False), at=100.5)
@@ -406,7 +408,7 @@ def test_a_workers_own_copies_of_our_headers_go() -> None:
     it = routed(BodyMode.HYBRID)
     it.tell(ResponseHeaders({**JSON, "x-eluvix-ttft-ms": "1", "x-eluvix-lie": "2"}, True))
     mutation = it.mutations[Side.RESPONSE]
-    assert mutation is not None and set(mutation.remove) >= {"x-eluvix-lie", "x-eluvix-ttft-ms"} - set(dict(mutation.set))
+    assert mutation is not None and mutation.remove == ("x-eluvix-ttft-ms", "x-eluvix-lie")
 
 
 def test_the_decisions_reasons_are_shown_on_request_only() -> None:

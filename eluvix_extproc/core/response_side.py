@@ -1,0 +1,261 @@
+"""The response side's handlers; which one runs when is the table in `core/exchange.py`."""
+
+from __future__ import annotations
+
+from eluvix_extproc.core import headers as contract
+from eluvix_extproc.core.actions import (
+    NO_MUTATION,
+    BodyReply,
+    ExtendTimeout,
+    HeadersReply,
+    Mutation,
+    SetDeadline,
+    Side,
+    TrailersReply,
+)
+from eluvix_extproc.core.answer import Answer, OpaqueAnswer, answer_of
+from eluvix_extproc.core.events import DeadlinePassed, ResponseBody, ResponseHeaders, ResponseTrailers
+from eluvix_extproc.core.record import Outcome, Source
+from eluvix_extproc.core.request_side import RequestSide
+from eluvix_extproc.core.sides import METADATA, R, S, Shared
+
+
+class ResponseSide:
+    """Public attributes are facts for the record; `head` are the response's headers as Envoy told them."""
+
+    def __init__(self, shared: Shared, duplex: bool, request: RequestSide) -> None:
+        self._x = shared
+        self._duplex = duplex
+        self._request = request
+        self.state = S.IDLE
+        self.head: ResponseHeaders | None = None
+        self.status: int | None = None
+        self.answer: Answer = OpaqueAnswer()
+        self.bytes = 0
+        self.ended_at: float | None = None
+        self.watched: int | None = None     # chunks since the stream was admitted to be watched
+        self._held: list[bytes] = []        # body messages not answered yet
+        self._timing = contract.Timing()
+
+    def _respond(self, event: ResponseHeaders, now: float) -> bool:
+        """Note the response's headers. True when its answer is worth reading."""
+        self._request.abandon()
+        self.head = event
+        status = event.headers.get(":status", "")
+        self.status = int(status) if status.isdigit() else None
+        if event.end_of_stream or self._request.api is None or self.status is None or not 200 <= self.status < 300:
+            return False
+        self.answer = answer_of(event.headers)
+        return True
+
+    def respond_held(self, event: ResponseHeaders, now: float) -> None:
+        if self._respond(event, now) and not self.answer.settled:
+            self.state = S.HELD
+            if not self._duplex:   # FULL_DUPLEX has no message timeout to extend, and Envoy would log each try
+                self._x.out.append(ExtendTimeout(self._x.limits.max_hold_s + 1.0))
+            self._x.out.append(SetDeadline(now + self._x.limits.max_hold_s))
+        else:
+            self._pass_response(event, now)
+
+    def respond_unheld(self, event: ResponseHeaders, now: float) -> None:
+        """STREAMED: the body comes after this reply, so the figures go to metadata and metrics alone."""
+        if self._respond(event, now) and not self.answer.settled:
+            self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
+            self._watch_or_leave(now)
+        else:
+            self._pass_response(event, now)
+
+    def respond_buffered(self, event: ResponseHeaders, now: float) -> None:
+        if self._respond(event, now) and not self.answer.settled:
+            self.state = S.HELD
+            self._x.out.append(HeadersReply(Side.RESPONSE))
+        else:
+            self._pass_response(event, now)
+
+    def respond_bodiless(self, event: ResponseHeaders, now: float) -> None:
+        read = self._respond(event, now)
+        self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
+        self.state = S.ENDED
+        self._x.finish(Outcome.LEFT if read else self.ended_outcome(), now)
+
+    def _pass_response(self, event: ResponseHeaders, now: float) -> None:
+        self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
+        if event.end_of_stream:
+            self._end_response(now)
+        else:
+            self.state = S.PASSED
+            if self._x.may_leave:
+                failed = self.status is None or self.status >= 400
+                self._x.finish(self.ended_outcome() if failed or self._request.api is None else Outcome.LEFT, now)
+
+    def await_token(self, event: ResponseBody, now: float) -> None:
+        self.bytes += len(event.body)
+        self._held.append(event.body)
+        self.answer.feed(event.body, event.end_of_stream, now)
+        if self.answer.settled or event.end_of_stream:
+            self._answer_now(event.end_of_stream, now)
+
+    def await_whole(self, event: ResponseBody, now: float) -> None:
+        """BUFFERED: the whole answer is here; a stream's own pace is lost, so only its usage counts."""
+        self.bytes += len(event.body)
+        self.answer.feed(event.body, True, now)
+        self.answer.first_token_at = None
+        self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now)))
+        self._end_response(now)
+
+    def _answer_now(self, end: bool, now: float) -> None:
+        self._answer_behind_headers(end, now)
+        if end:
+            self._end_response(now)
+        else:
+            self._watch_or_leave(now)
+
+    def _answer_behind_headers(self, end: bool, now: float) -> None:
+        """Answer the held headers and every body message behind them."""
+        self._x.out.append(SetDeadline(None))
+        held, self._held = self._held, []
+        self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
+        last = self._end_mutation() if end else NO_MUTATION
+        if self._duplex:
+            if held or end:
+                self._x.send(Side.RESPONSE, b"".join(held), end, last)
+        elif held:
+            self._x.out.extend(BodyReply(Side.RESPONSE) for _ in held[:-1])
+            self._x.out.append(BodyReply(Side.RESPONSE, None, last))
+
+    def _watch_or_leave(self, now: float) -> None:
+        self.state = S.WATCHED
+        if self._x.may_leave and self._request.state is R.ENDED:
+            failed = self.answer.failed
+            if failed or not self.answer.streamed or not self._x.around.admit(self.worker() or "", now):
+                self._x.finish(Outcome.UPSTREAM_ERROR if failed else Outcome.LEFT, now)
+            else:
+                self.watched = 0
+
+    def await_trailers(self, event: ResponseTrailers, now: float) -> None:
+        self.answer.feed(b"", True, now)
+        self._answer_behind_headers(False, now)
+        self.trailers(event, now)
+
+    def token_late(self, event: DeadlinePassed, now: float) -> None:
+        self._answer_now(False, now)
+
+    def watch(self, event: ResponseBody, now: float) -> None:
+        self.bytes += len(event.body)
+        if self.watched is not None:
+            self.watched += 1
+        self.answer.feed(event.body, event.end_of_stream, now)
+        self._forward(event, self._end_mutation() if event.end_of_stream else NO_MUTATION, now)
+
+    def pass_on(self, event: ResponseBody, now: float) -> None:
+        self.bytes += len(event.body)
+        self.state = S.PASSED
+        self._forward(event, NO_MUTATION, now)
+
+    def _forward(self, event: ResponseBody, mutation: Mutation, now: float) -> None:
+        if self._duplex:
+            self._x.send(Side.RESPONSE, event.body, event.end_of_stream, mutation)
+        else:
+            self._x.out.append(BodyReply(Side.RESPONSE, None, mutation))
+        if event.end_of_stream:
+            self._end_response(now)
+
+    def trailers(self, event: ResponseTrailers, now: float) -> None:
+        self._x.out.append(TrailersReply(Side.RESPONSE, self._end_mutation()))
+        self._end_response(now)
+
+    def _end_response(self, now: float) -> None:
+        self.state = S.ENDED
+        self.ended_at = now
+        if self._request.state is R.ENDED or self._x.may_leave:
+            self._x.finish(self.ended_outcome(), now)
+
+    def ended_outcome(self) -> Outcome:
+        if self._request.api is None:
+            return Outcome.PASSED
+        failed = self.answer.failed or self.status is None or self.status >= 400
+        return Outcome.UPSTREAM_ERROR if failed else Outcome.COMPLETED
+
+    def _facts_mutation(self, now: float) -> Mutation:
+        """The response headers of the contract, with what is known at this instant."""
+        assert self.head is not None
+        foreign = contract.foreign_response_headers(self.head.headers)
+        if self._request.api is None:
+            return Mutation(remove=foreign) if foreign else NO_MUTATION
+        settings = self._x.header_settings
+        role = self._request.decision.role.value if self._request.decision else self.served_pool()[1]
+        ours = contract.prompt_headers(settings, role, self._request.sized)
+        if self.status is not None and self.status < 300:
+            self._timing = self._time(now)
+            ours += contract.timing_headers(settings, self._timing)
+        if self._request.failopen is not None:
+            ours.append(("x-eluvix-failopen", self._request.failopen))
+        if settings.debug and self._request.headers.get(contract.DEBUG) == "1" and self._request.decision is not None:
+            ours.append(("x-eluvix-decision", ";".join(self._request.decision.reasons)))
+        names = {name for name, _ in ours}
+        return Mutation(set=tuple(ours), remove=tuple(name for name in foreign if name not in names))
+
+    def _time(self, now: float) -> contract.Timing:
+        answer = self.answer
+        worker = self.worker()
+        mean = self._x.around.itl_s(worker) if worker else None
+        itl, itl_source = self.own_itl(), Source.MEASURED
+        if itl is None:
+            itl, itl_source = mean, Source.WORKER_MEAN if mean is not None else Source.UNKNOWN
+        if answer.first_token_at is not None:
+            return contract.Timing(answer.first_token_at - self._request.arrived, Source.MEASURED, itl, itl_source)
+        tokens = answer.usage.completion_tokens if answer.usage else None
+        if answer.last_token_at is not None and mean is not None and tokens:
+            derived = answer.last_token_at - (tokens - 1) * mean - self._request.arrived
+            if derived > 0:
+                return contract.Timing(derived, Source.DERIVED, itl, itl_source)
+        return contract.Timing(itl_s=itl, itl_source=itl_source)
+
+    def own_itl(self) -> float | None:
+        """This response's own mean, seconds a token: (last token - first token) / (tokens - 1)."""
+        answer = self.answer
+        tokens = self.completion_tokens()
+        if answer.first_token_at is None or answer.last_token_at is None or tokens is None or tokens < 2:
+            return None
+        span = answer.last_token_at - answer.first_token_at
+        return span / (tokens - 1) if span > 0 else None
+
+    def completion_tokens(self) -> int | None:
+        answer = self.answer
+        if answer.usage is not None and answer.usage.completion_tokens is not None:
+            return answer.usage.completion_tokens
+        return answer.token_events or None
+
+    def _end_mutation(self) -> Mutation:
+        """What only the end of a response tells, as dynamic metadata for the access log."""
+        if self._request.api is None:
+            return NO_MUTATION
+        facts: dict[str, str | float] = {}
+        ttft_s, _ = self.ttft()
+        if ttft_s is not None:
+            facts["ttft_ms"] = round(ttft_s * 1000, 1)
+        itl = self.own_itl()
+        if itl is not None:
+            facts["itl_ms"] = round(itl * 1000, 2)
+        tokens = self.completion_tokens()
+        if tokens is not None:
+            facts["completion_tokens"] = tokens
+        return Mutation(metadata={METADATA: facts}) if facts else NO_MUTATION
+
+    def ttft(self) -> tuple[float | None, Source]:
+        """The best that is known by now; in STREAMED the first token comes after the headers have gone."""
+        if self.answer.first_token_at is not None:
+            return self.answer.first_token_at - self._request.arrived, Source.MEASURED
+        return self._timing.ttft_s, self._timing.ttft_source
+
+    def served_pool(self) -> tuple[str, str] | tuple[None, None]:
+        """Name and role of the pool that answered: as Envoy tells it, else as we decided."""
+        cluster = self.head.cluster if self.head else None
+        if cluster is None and self._request.decision is not None:
+            cluster = self._request.decision.cluster
+        return self._x.around.pool_of(cluster) or (None, None)
+
+    def worker(self) -> str | None:
+        if self.head is not None and self.head.worker:
+            return self.head.worker
+        return self._request.decision.workers[0] if self._request.decision else None

@@ -1,0 +1,91 @@
+"""What both sides of an Exchange work on together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from eluvix_extproc.core.actions import NO_MUTATION, Action, Mutation, Side, StreamedBodyReply
+from eluvix_extproc.core.headers import HeaderSettings
+from eluvix_extproc.core.record import Outcome
+
+MAX_CHUNK = 62_000     # Envoy recommends at most 64 KiB a message on the way back
+METADATA = "eluvix"    # namespace of our dynamic metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes and seconds; see `server` and `timing` in the configuration."""
+
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_held_bytes: int = 1024 * 1024
+    decision_timeout_s: float = 2.0
+    max_hold_s: float = 300.0
+
+
+class Surroundings(Protocol):
+    """What an Exchange may ask of the process around it; each answer is a plain value, at once."""
+
+    def itl_s(self, worker: str) -> float | None:
+        """The worker's current mean inter-token latency in seconds."""
+
+    def pool_of(self, cluster: str | None) -> tuple[str, str] | None:
+        """Name and role of the pool behind an Envoy cluster; None when it is none of ours."""
+
+    def admit(self, worker: str, now: float) -> bool:
+        """Whether this stream is to be watched to its end; then it is charged once."""
+
+    def charge(self, chunks: int) -> None:
+        """An admitted stream is over; `chunks` of it crossed us after it was admitted."""
+
+
+class R(Enum):
+    """States of the request side."""
+
+    IDLE = "idle"
+    HELD = "held"
+    DECIDING = "deciding"
+    DECIDING_HEAD = "deciding on a head"
+    FLOWING = "flowing"
+    ENDED = "ended"
+
+
+class S(Enum):
+    """States of the response side."""
+
+    IDLE = "idle"
+    HELD = "held"
+    WATCHED = "watched"
+    PASSED = "passed"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class Shared:
+    """The actions of the event at hand, and what neither side owns alone.
+
+    `may_leave`: the stream may end at any time, since Envoy keeps every body (neither side is FULL_DUPLEX).
+    """
+
+    limits: Limits
+    header_settings: HeaderSettings
+    around: Surroundings
+    may_leave: bool
+    finish: Callable[[Outcome, float], None]
+    out: list[Action] = field(default_factory=list)
+    over: bool = False
+
+    def send(self, side: Side, body: bytes, end: bool, mutation: Mutation = NO_MUTATION) -> None:
+        """FULL_DUPLEX: chunks of at most MAX_CHUNK, the end of stream on the last one only."""
+        if len(body) <= MAX_CHUNK:
+            self.out.append(StreamedBodyReply(side, body, end, mutation))
+            return
+        last = (len(body) - 1) // MAX_CHUNK * MAX_CHUNK
+        for start in range(0, len(body), MAX_CHUNK):
+            chunk = body[start : start + MAX_CHUNK]
+            if start == last:
+                self.out.append(StreamedBodyReply(side, chunk, end, mutation))
+            else:
+                self.out.append(StreamedBodyReply(side, chunk, False))
