@@ -31,26 +31,22 @@ def configure(level: Level = "info", form: Format = "json", stream: BinaryIO | N
     """Send structlog's and the standard library's log records to `stream` (bytes; standard error by default)."""
     global _exchanges
     target = sys.stderr.buffer if stream is None else stream
-    common: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        _spell_out,
-    ]
+    stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
     finish: list[Any]
     if form == "json":
         finish = [structlog.processors.EventRenamer("message"), _render_json]
     else:
         finish = [structlog.dev.ConsoleRenderer(colors=target.isatty()), _encode]
+    wrapper = structlog.make_filtering_bound_logger(_LEVELS[level])
     structlog.configure(
-        processors=[*common, *finish],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        processors=[*stamps, structlog.processors.format_exc_info, _spell_out, *finish],
+        wrapper_class=wrapper,
         logger_factory=lambda *_: _Lines(target),
         # Module-level loggers of other files must follow a later configure().
         cache_logger_on_first_use=False,
     )
-    # Bound once: the lazy proxy would build a logger for each line.
-    _exchanges = structlog.get_logger().bind()
+    # A chain of its own, bound once: `fields` has made its values safe already, and this line is on the hot path.
+    _exchanges = structlog.wrap_logger(_Lines(target), processors=[*stamps, *finish], wrapper_class=wrapper).bind()
     root = logging.getLogger()
     root.handlers[:] = [_FromStandardLibrary()]
     root.setLevel(_LEVELS[level])
@@ -131,7 +127,7 @@ def _render_json(_logger: object, _method: str, event: MutableMapping[str, Any])
 
 def _spell_out(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for key, value in event.items():
-        if isinstance(value, str):
+        if isinstance(value, str) and (len(value) > _VALUE_LENGTH or not value.isprintable()):
             # A traceback keeps its lines; what an exception says can still come from a client.
             lines = value.split("\n") if key == "exception" else [value]
             event[key] = "\n".join(safe(line, _VALUE_LENGTH) for line in lines)
