@@ -22,7 +22,7 @@ MAX_ALIASED_VALUES = 1_000
 _TAG = "tag:yaml.org,2002:"
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})?\.?[0-9]{1,18}([eE][-+]?[0-9]{1,3})?|[-+]?[0-9]{1,18}\.")
+_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
 _NULL = re.compile(r"~|null|Null|NULL|")
 
 

@@ -44,12 +44,16 @@ class ArchitectureFile(Section):
     config: FilePath = Field(description="The model's own `config.json` (Hugging Face format).")
 
 
+ARCHITECTURE_TAGS = ("<name>", "<file>")
+
+
 def _architecture_kind(value: Any) -> str:
-    return "<name>" if isinstance(value, str) else "<file>"
+    return ARCHITECTURE_TAGS[0 if isinstance(value, str) else 1]
 
 
 Architecture = Annotated[
-    Annotated[Name, Tag("<name>")] | Annotated[ArchitectureFile, Tag("<file>")], Discriminator(_architecture_kind)
+    Annotated[Name, Tag(ARCHITECTURE_TAGS[0])] | Annotated[ArchitectureFile, Tag(ARCHITECTURE_TAGS[1])],
+    Discriminator(_architecture_kind),
 ]
 
 

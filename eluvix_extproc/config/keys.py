@@ -20,10 +20,11 @@ ITEM = "[]"     # any element of a list, in a key's path
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`path` in YAML's names. `scalar` is the Python type that YAML must give there, None where it is a section or a
-    list. `field` is None for the elements of a list."""
+    """`path` in YAML's names. `kinds` are the types that it may have, None left out; `scalar` is the Python type that
+    YAML must give there, None where it can only be a section or a list. `field` is None for the elements of a list."""
 
     path: tuple[str, ...]
+    kinds: tuple[Any, ...]
     scalar: type | None
     field: FieldInfo | None
 
@@ -41,6 +42,10 @@ def known_below(path: tuple[str, ...]) -> list[str]:
 
 def pattern_of(at: At) -> tuple[str, ...]:
     return tuple(ITEM if isinstance(part, int) else part for part in at)
+
+
+def is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def unknown_key(at: At) -> str:
@@ -72,27 +77,23 @@ def _of_section(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
 
 
 def _of_type(annotation: Any, path: tuple[str, ...], info: FieldInfo | None) -> Iterator[Key]:
-    variants = [variant for variant in _variants(annotation) if variant is not type(None)]
-    scalars = [variant for variant in variants if not _is_section(variant) and get_origin(variant) is not tuple]
-    yield Key(path, _scalar(scalars[0]) if scalars else None, info)
-    for variant in variants:
-        if _is_section(variant):
-            yield from _of_section(variant, path)
-        elif get_origin(variant) is tuple:
-            yield from _of_type(get_args(variant)[0], (*path, ITEM), None)
+    kinds = tuple(kind for kind in _members(annotation) if kind is not type(None))
+    scalars = [kind for kind in kinds if not is_section(kind) and get_origin(kind) is not tuple]
+    yield Key(path, kinds, _scalar(scalars[0]) if scalars else None, info)
+    for kind in kinds:
+        if is_section(kind):
+            yield from _of_section(kind, path)
+        elif get_origin(kind) is tuple:
+            yield from _of_type(get_args(kind)[0], (*path, ITEM), None)
 
 
-def _variants(annotation: Any) -> list[Any]:
+def _members(annotation: Any) -> list[Any]:
     """The members of a union, Annotated taken off at every level."""
     if get_origin(annotation) is Annotated:
-        return _variants(get_args(annotation)[0])
+        return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return [variant for member in get_args(annotation) for variant in _variants(member)]
+        return [kind for member in get_args(annotation) for kind in _members(member)]
     return [annotation]
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def _scalar(annotation: Any) -> type:

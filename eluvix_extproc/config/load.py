@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from eluvix_extproc.config.checks import DISAGREEMENT, At, Problem, check_files, dotted
 from eluvix_extproc.config.document import Document, plain_scalar, read_document
 from eluvix_extproc.config.environment import overlay
+from eluvix_extproc.config.fleet import ARCHITECTURE_TAGS
 from eluvix_extproc.config.keys import nearest, unknown_key
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.values import PATTERNS
@@ -28,17 +29,19 @@ def load(path: str | Path, environ: Mapping[str, str], *, files: bool = False) -
     Relative file names in it start at its own folder. ConfigUnreadable, or ConfigError with all problems.
     """
     path = Path(path)
-    return parse(read_text(path), str(path), environ, base=path.parent, files=files)
-
-
-def read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigUnreadable([f"{path}: is not UTF-8 text"]) from None
+        raw = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigUnreadable([f"{path}: {reason}"]) from None
+    return parse(decode(raw, str(path)), str(path), environ, base=path.parent, files=files)
+
+
+def decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigUnreadable([f"{name}: is not UTF-8 text"]) from None
 
 
 def parse(
@@ -76,7 +79,7 @@ def _explained(error: ValidationError, data: Any) -> list[Problem]:
         if detail["type"] == DISAGREEMENT:
             problems += detail["ctx"]["problems"]
             continue
-        at = _without_union_tags(detail["loc"])
+        at = _without_union_tags(detail["loc"], data)
         # A list whose elements are all at fault counts as empty as well; the elements' own problems say it.
         if detail["type"] == "too_short" and detail["input"]:
             continue
@@ -84,8 +87,18 @@ def _explained(error: ValidationError, data: Any) -> list[Problem]:
     return problems
 
 
-def _without_union_tags(loc: tuple[str | int, ...]) -> At:
-    return tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<")))
+def _without_union_tags(loc: tuple[str | int, ...], data: Any) -> At:
+    """pydantic puts the tried member of a union into the place, which no file has."""
+    at: list[str | int] = []
+    for part in loc:
+        if part in ARCHITECTURE_TAGS and not (isinstance(data, dict) and part in data):
+            continue
+        at.append(part)
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+    return tuple(at)
 
 
 def _message(detail: ErrorDetails, at: At) -> str:
@@ -106,8 +119,9 @@ def _message(detail: ErrorDetails, at: At) -> str:
         return "must have at least one element"
     wanted = _WANTED.get(kind)
     if wanted is not None:
+        bounds = {name: _plain(bound) for name, bound in ctx.items()}
         kind_given = {dict: ", not a section", list: ", not a list", type(None): ", not empty"}.get(type(given), "")
-        return f"must be {wanted.format(**ctx)}{_got(given) or kind_given}{_hint(kind, given)}"
+        return f"must be {wanted.format(**bounds)}{_got(given) or kind_given}{_hint(kind, given)}"
     return f"{detail['msg']}{_got(given)}"
 
 
@@ -124,6 +138,10 @@ _WANTED = {
     "less_than_equal": "at most {le}",
     "string_too_short": "a string that is not empty",
 }
+
+
+def _plain(bound: Any) -> Any:
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
 def _got(given: Any) -> str:

@@ -14,7 +14,7 @@ from eluvix_extproc.config.checks import raise_disagreements
 from eluvix_extproc.config.fleet import ModelSettings as ModelSettings
 from eluvix_extproc.config.fleet import PoolSettings as PoolSettings
 from eluvix_extproc.config.section import Section
-from eluvix_extproc.config.values import Duration, FilePath, Host, HttpPath, Listen, ListenAddress, Name
+from eluvix_extproc.config.values import Duration, FilePath, Host, HttpPath, Listen, ListenAddress, Name, TcpAddress
 from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.switchyard.types import Policy
 
@@ -91,7 +91,8 @@ class SwitchyardSettings(Section):
     )
     prefill_isolation_route: Literal["auto", "prefill", "disaggregated-conductor"] = Field(
         default="auto",
-        description="Role of the pool that isolated requests go to. `auto` takes what the fleet has.",
+        description="Role of the pool that isolated requests go to. `auto` takes `disaggregated-conductor` where the "
+        "fleet has it, else `prefill`.",
     )
     kv_prefix_affinity: bool = Field(
         default=True,
@@ -200,10 +201,10 @@ class LoggingSettings(Section):
 
 
 class EnvoySettings(Section):
-    listen: ListenAddress = Field(
+    listen: TcpAddress = Field(
         default=Listen("0.0.0.0", 8080), description="Where the rendered Envoy listens for clients."
     )
-    admin: ListenAddress = Field(
+    admin: TcpAddress = Field(
         default=Listen("127.0.0.1", 9901), description="Where the rendered Envoy serves its admin interface."
     )
     ext_proc_host: Host = Field(
@@ -215,13 +216,6 @@ class EnvoySettings(Section):
         description="Pool whose cluster the catch-all route names, for requests that go on without a decision. By "
         "default the first `colocated` pool, else the first `decode` pool, else the first of all.",
     )
-
-    @field_validator("listen", "admin", mode="after")
-    @classmethod
-    def _an_address(cls, value: Listen) -> Listen:
-        if value.unix:
-            raise ValueError("must be ip:port")
-        return value
 
 
 class Settings(Section):

@@ -135,6 +135,12 @@ def host(text: str) -> str:
         return host_name(text)
 
 
+def tcp_only(value: Listen) -> Listen:
+    if value.unix:
+        raise ValueError("must be ip:port")
+    return value
+
+
 def _ipv6(text: str) -> ipaddress.IPv6Address:
     try:
         address = ipaddress.IPv6Address(text)
@@ -158,18 +164,21 @@ def _beside_the_file(value: str, info: ValidationInfo) -> str:
     return value if base is None else str(Path(base, value))
 
 
+DURATION_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,24})?(ms|s|m|h)$"
+_TCP = r"^.+:[0-9]{1,5}$"
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
     PlainSerializer(format_duration, return_type=str),
-    JsonSchema({"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,24})?(ms|s|m|h)$"}),
+    JsonSchema({"type": "string", "pattern": DURATION_PATTERN}),
 ]
 ListenAddress = Annotated[
     Listen,
     PlainValidator(_listen),
     PlainSerializer(str, return_type=str),
-    JsonSchema({"type": "string", "pattern": r"^(unix:/.+|.+:[0-9]{1,5})$"}),
+    JsonSchema({"type": "string", "pattern": rf"^unix:/.+$|{_TCP}"}),
 ]
+TcpAddress = Annotated[ListenAddress, AfterValidator(tcp_only), JsonSchema({"type": "string", "pattern": _TCP})]
 WorkerAddress = Annotated[str, AfterValidator(worker_address)]
 DnsTarget = Annotated[str, AfterValidator(dns_target)]
 Host = Annotated[str, AfterValidator(host)]
