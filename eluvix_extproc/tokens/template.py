@@ -82,7 +82,7 @@ class ChatTemplate:
             **self._specials,
             "documents": None,
             **{name: value for name, value in (kwargs or {}).items() if name not in _RESERVED},
-            "messages": messages,
+            "messages": list(messages),
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
             "range": _RangeBudget(),

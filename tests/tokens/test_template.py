@@ -72,6 +72,10 @@ def test_each_render_has_a_budget_of_its_own() -> None:
     assert [template.render(USER), template.render(USER)] == ["ok", "ok"]
 
 
+def test_the_conversation_is_a_list_whatever_it_was_kept_in() -> None:
+    assert render("{{ (messages + [1]) | length }}", tuple(USER)) == "2"
+
+
 def test_a_template_that_does_not_compile_says_where() -> None:
     with pytest.raises(jinja2.TemplateSyntaxError):
         ChatTemplate("{% if %}", {})
