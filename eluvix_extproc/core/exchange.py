@@ -17,7 +17,8 @@ table when the Exchange is made, and the request and the response side each have
 
   HYBRID       the body streams to us while the headers wait. Decided answers the headers, then each body message
                that came so far. Envoy keeps the body, so we may end the stream at any time and nothing is lost:
-               that is how the per-token path is left.
+               that is how the per-token path is left. Its message timeout is extended when the
+               first token takes longer than a moment.
   FULL_DUPLEX  as HYBRID, but Envoy keeps nothing: the bytes go back in chunks of at most MAX_CHUNK, and the stream
                may not end before both sides have.
   BUFFERED     the headers are answered at once; the body comes as one message, and its reply routes. On the
@@ -239,8 +240,15 @@ _HOLD_WHOLE_ANSWER: _ResponseTable = {
     (S.HELD, ResponseTrailers): ResponseSide.trailers,
     **_PASS,
 }
+_HOLD_BRIEFLY: _ResponseTable = {
+    **_HOLD_ANSWER,
+    (S.IDLE, ResponseHeaders): ResponseSide.respond_held_briefly,
+    (S.HELD_BRIEFLY, ResponseBody): ResponseSide.await_token,
+    (S.HELD_BRIEFLY, ResponseTrailers): ResponseSide.await_trailers,
+    (S.HELD_BRIEFLY, DeadlinePassed): ResponseSide.extend,
+}
 RESPONSE_TABLES: Mapping[BodyMode, _ResponseTable] = {
-    BodyMode.HYBRID: _HOLD_ANSWER,
+    BodyMode.HYBRID: _HOLD_BRIEFLY,
     BodyMode.FULL_DUPLEX: _HOLD_ANSWER,
     BodyMode.BUFFERED: _HOLD_WHOLE_ANSWER,
     BodyMode.BUFFERED_PARTIAL: _HOLD_WHOLE_ANSWER,

@@ -17,7 +17,7 @@ from eluvix_extproc.core.answer import Answer, OpaqueAnswer, answer_of
 from eluvix_extproc.core.events import DeadlinePassed, ResponseBody, ResponseHeaders, ResponseTrailers
 from eluvix_extproc.core.record import Outcome, Source
 from eluvix_extproc.core.request_side import RequestSide
-from eluvix_extproc.core.sides import METADATA, R, S, Shared
+from eluvix_extproc.core.sides import EXTEND_AFTER_S, METADATA, R, S, Shared
 
 
 class ResponseSide:
@@ -49,13 +49,25 @@ class ResponseSide:
         return True
 
     def respond_held(self, event: ResponseHeaders, now: float) -> None:
+        """FULL_DUPLEX: no message timeout runs, so there is none to extend (Envoy would log each try)."""
         if self._respond(event, now) and not self.answer.settled:
             self.state = S.HELD
-            if not self._duplex:   # FULL_DUPLEX has no message timeout to extend, and Envoy would log each try
-                self._x.out.append(ExtendTimeout(self._x.limits.max_hold_s + 1.0))
             self._x.out.append(SetDeadline(now + self._x.limits.max_hold_s))
         else:
             self._pass_response(event, now)
+
+    def respond_held_briefly(self, event: ResponseHeaders, now: float) -> None:
+        """HYBRID: Envoy's message timeout runs, but a message to extend it is spared when the first token is fast."""
+        if self._respond(event, now) and not self.answer.settled:
+            self.state = S.HELD_BRIEFLY
+            self._x.out.append(SetDeadline(now + min(EXTEND_AFTER_S, self._x.limits.max_hold_s)))
+        else:
+            self._pass_response(event, now)
+
+    def extend(self, event: DeadlinePassed, now: float) -> None:
+        self.state = S.HELD
+        self._x.out.append(ExtendTimeout(self._x.limits.max_hold_s + 1.0))
+        self._x.out.append(SetDeadline(now + self._x.limits.max_hold_s))
 
     def respond_unheld(self, event: ResponseHeaders, now: float) -> None:
         """STREAMED: the body comes after this reply, so the figures go to metadata and metrics alone."""

@@ -13,6 +13,7 @@ from eluvix_extproc.core.record import Outcome
 
 MAX_CHUNK = 62_000     # Envoy recommends at most 64 KiB a message on the way back
 METADATA = "eluvix"    # namespace of our dynamic metadata
+EXTEND_AFTER_S = 0.15  # below Envoy's default message_timeout of 200 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class S(Enum):
     """States of the response side."""
 
     IDLE = "idle"
+    HELD_BRIEFLY = "held briefly"
     HELD = "held"
     WATCHED = "watched"
     PASSED = "passed"

@@ -289,8 +289,12 @@ def test_partial_bodies_cannot_be_routed() -> None:
 def test_headers_wait_for_the_first_token(mode: BodyMode) -> None:
     it = routed(mode)
     it.tell(ResponseHeaders(SSE, False, worker="10.0.0.1:8000", cluster="llm-decode", attempts=1), at=100.3)
-    assert it.extended == ([301.0] if mode is BodyMode.HYBRID else [])
-    assert it.waiting[Side.RESPONSE] and it.deadline == pytest.approx(400.3)
+    assert it.waiting[Side.RESPONSE] and it.extended == []
+    if mode is BodyMode.HYBRID:
+        assert it.deadline == pytest.approx(100.45)
+        it.tell(DeadlinePassed(), at=100.3)
+        assert it.extended == [301.0]
+    assert it.deadline == pytest.approx(400.3)
     it.tell(ResponseBody(b": ping\n\n" + ROLE, False), at=100.4)
     assert not it.forwarded[Side.RESPONSE]
     it.tell(ResponseBody(TOKEN, False), at=100.5)
@@ -389,6 +393,9 @@ def test_a_stream_that_never_speaks_is_let_go(mode: BodyMode) -> None:
     it = routed(mode)
     it.tell(ResponseHeaders(SSE, False))
     it.tell(ResponseBody(ROLE, False))
+    if mode is BodyMode.HYBRID:
+        it.tell(DeadlinePassed(), at=100.2)
+        assert it.waiting[Side.RESPONSE]
     it.tell(DeadlinePassed(), at=401.0)
     assert not it.waiting[Side.RESPONSE] and it.forwarded[Side.RESPONSE] == ROLE
     assert it.headers(Side.RESPONSE)["x-eluvix-timing"] == "ttft=unknown,itl=worker-mean"
