@@ -24,7 +24,7 @@ from eluvix_extproc.core.record import Outcome, Record, Sized
 from eluvix_extproc.core.reserved import strip
 from eluvix_extproc.core.switchyard import choose
 from eluvix_extproc.core.switchyard.types import Decision, Facts, Policy
-from eluvix_extproc.errors import EluvixError, FailOpen, UnknownModel
+from eluvix_extproc.errors import EluvixError, FailOpen, MalformedBody, UnknownModel
 from eluvix_extproc.physics.geometry import Geometry, kv_bytes
 from eluvix_extproc.prompt import parse
 from eluvix_extproc.prompt.encoding import decoded
@@ -53,13 +53,18 @@ class Models:
     unknown: Counter | None
 
     def find(self, prompt: Prompt) -> Model | None:
-        """Raises UnknownModel. A head of a body may not have told its model: a lone model is then meant."""
+        """Raises UnknownModel or MalformedBody. Where the body names none, or its head does not yet, a lone model is
+        meant."""
         found = self.by_name.get(prompt.model)
         if found is not None:
             return found
-        if not prompt.model and not prompt.complete:
+        if not prompt.model:
             models = {model.name: model for model in self.by_name.values()}
-            return next(iter(models.values())) if len(models) == 1 else None
+            if len(models) == 1:
+                return next(iter(models.values()))
+            if prompt.complete and self.unknown is None:
+                raise MalformedBody("Missing required parameter: 'model'.", "model")
+            return None
         if self.unknown is None:
             raise UnknownModel(f"The model `{prompt.model[:200]}` does not exist.", "model")
         return None
@@ -174,7 +179,7 @@ class Router:
         body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
         prompt = prompt or _read(ask, body)
         model = self._models.find(prompt)
-        clean = strip(body) if ask.complete else None
+        clean = strip(body) if ask.complete and prompt.reserved else None
         count = self._counter(prompt).count(prompt)
         name = model.name if model else prompt.model
         adapter = prompt.model if model and prompt.model in model.adapters else ""

@@ -41,6 +41,8 @@ def serve(config_file: str, process: int | None) -> None:
         for problem in error.problems:
             click.echo(problem, err=True)
         raise SystemExit(2 if isinstance(error, ConfigUnreadable) else 1) from None
+    # A thread pool inside each tokenizer would take the cores that other processes count with.
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
     log.configure(settings.logging.level, settings.logging.format)
 
     if process is None and settings.server.processes > 1:

@@ -80,27 +80,30 @@ def dotted(at: Iterable[str | int]) -> str:
 
 
 def _server(settings: Settings) -> Iterator[Problem]:
-    server = settings.server
+    server, admin = settings.server, settings.admin.listen
     if server.max_held_bytes > server.max_body_bytes:
         yield Problem(
             ("server", "maxHeldBytes"),
             f"{server.max_held_bytes} is more than maxBodyBytes ({server.max_body_bytes})",
         )
-    if server.listen.unix:
-        return
-    if server.processes > 1 and not 0 < server.listen.port <= 65_536 - server.processes:
-        yield Problem(
-            ("server", "listen"),
-            f"port {server.listen.port} leaves no ports for {server.processes} processes (they take N, N+1, …)",
-        )
-    taken = range(server.listen.port, server.listen.port + server.processes)
-    admin = settings.admin.listen
-    if admin.port and admin.port in taken and _meet(server.listen, admin):
-        yield Problem(("admin", "listen"), f"port {admin.port} is taken by server.listen")
+    fits = True
+    for section, listen in (("server", server.listen), ("admin", admin)):
+        if not listen.unix and server.processes > 1 and not 0 < listen.port <= 65_536 - server.processes:
+            fits = False
+            yield Problem(
+                (section, "listen"),
+                f"port {listen.port} leaves no ports for {server.processes} processes (they take N, N+1, …)",
+            )
+    if fits and _meet(server.listen, admin, server.processes):
+        yield Problem(("admin", "listen"), f"{admin} overlaps with what server.listen takes")
 
 
-def _meet(one: Listen, other: Listen) -> bool:
-    return not other.unix and (one.host == other.host or one.wildcard or other.wildcard)
+def _meet(one: Listen, other: Listen, processes: int) -> bool:
+    """Whether two of their endpoints are the same. Two ports that the system chooses never are."""
+    if one.unix or other.unix:
+        return bool(set(one.endpoints(processes)) & set(other.endpoints(processes)))
+    same_host = one.host == other.host or one.wildcard or other.wildcard
+    return same_host and one.port != 0 != other.port and abs(one.port - other.port) < processes
 
 
 def _models(settings: Settings) -> Iterator[Problem]:

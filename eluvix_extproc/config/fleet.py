@@ -23,8 +23,9 @@ class TokenizerSettings(Section):
     )
     chat_template: FilePath | None = Field(
         default=None,
-        description="Jinja chat template that the engine uses. Only with `file`; without it chats are counted without "
-        "the template's own tokens and declared as an estimate.",
+        description="Jinja chat template that the engine uses. Only with `file`; without it the template is looked for "
+        "beside the tokenizer (`chat_template.jinja`, `tokenizer_config.json`), and where there is none chats are "
+        "declared as an estimate.",
     )
     tiktoken: Name | None = Field(default=None, description="Name of a tiktoken encoding, e.g. `o200k_base`.")
     estimate: EstimateSettings | None = Field(

@@ -71,8 +71,9 @@ class ServerSettings(Section):
 class AdminSettings(Section):
     listen: ListenAddress = Field(
         default=Listen("127.0.0.1", 9090),
-        description="Where `/healthz`, `/readyz`, `/metrics`, `/fleet`, `/decisions` and `/config` are served. They "
-        "need no login: keep it on loopback or on a network that only operators reach.",
+        description="Where `/healthz`, `/readyz`, `/metrics`, `/fleet`, `/decisions` and `/config` are served; one for "
+        "each process, as for `server.listen`. They need no login: keep it on loopback or on a network that only "
+        "operators reach.",
     )
 
 

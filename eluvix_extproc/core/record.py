@@ -43,7 +43,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Seconds throughout; None is not known. `started` is monotonic; `wall` is for people.
+    """Seconds throughout; None is not known. `started` is monotonic.
 
     `served_worker` and `served_pool` are who answered in the end, which after a retry or a fail-open is not the first
     choice of `decision`. `completion_tokens` is the response's `usage` when it told one, else the number of token

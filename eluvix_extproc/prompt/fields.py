@@ -103,10 +103,9 @@ def present(raw: Raw) -> bytes:
     return b"" if text == b"null" else text
 
 
-def model_of(raw: Raw, complete: bool) -> str:
-    if not present(raw) and not complete:
-        return ""
-    return string(raw, "model")
+def model_of(raw: Raw) -> str:
+    """"" when it is absent: an engine that serves one model does not ask for its name."""
+    return string(raw, "model") if present(raw) else ""
 
 
 def string(raw: Raw, param: str) -> str:

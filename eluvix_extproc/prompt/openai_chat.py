@@ -47,7 +47,7 @@ _BODY = msgspec.json.Decoder(_Body)
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`."""
     members = fields.decode(_BODY.decode, body if complete else readable(body, "messages"))
-    model = fields.model_of(members.model, complete)
+    model = fields.model_of(members.model)
     if complete and not members.messages:
         fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
         raise MalformedBody(fault, "messages")

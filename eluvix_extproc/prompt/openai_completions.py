@@ -31,7 +31,7 @@ _BODY = msgspec.json.Decoder(_Body)
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`. A prompt given as embeddings only is a Prompt of which nothing is known."""
     members = fields.decode(_BODY.decode, body if complete else readable(body, "prompt"))
-    model = fields.model_of(members.model, complete)
+    model = fields.model_of(members.model)
     raw = fields.present(members.prompt)
     if not raw and complete and not fields.present(members.prompt_embeds):
         raise MalformedBody("Missing required parameter: 'prompt'.", "prompt")

@@ -102,8 +102,6 @@ def test_stream_in_the_spellings_that_engines_accept(value: Any) -> None:
         (b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}', "messages[0]"),
         (b'{"model":"m","messages":[{"role":"user","content":"\xed\xa0\x80"}]}', "messages[0]"),
         (b'{"model":"m","messages":[{"role":"user","content":"\\ud800 "}]}', None),
-        (b'{"messages":[{"role":"user","content":"x"}]}', "model"),
-        (b'{"model":null,"messages":[{"role":"user","content":"x"}]}', "model"),
         (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', "model"),
         (b'{"model":"\xff","messages":[{"role":"user","content":"x"}]}', "model"),
     ],
@@ -115,6 +113,11 @@ def test_malformed_bodies(body: bytes, param: str | None) -> None:
     assert caught.value.message
     if param is not None:
         assert caught.value.param == param
+
+
+@pytest.mark.parametrize("model", [b"", b'"model":null,'])
+def test_a_model_may_be_left_out(model: bytes) -> None:
+    assert chat(b'{%b"messages":[{"role":"user","content":"x"}]}' % model).model == ""
 
 
 def test_deep_nesting_that_the_decoder_skips_or_reads() -> None:
