@@ -119,7 +119,10 @@ def test_interactive_requests_need_a_pool() -> None:
         ({"server": {"maxHeldBytes": 2048, "maxBodyBytes": 1024}}, "server.maxHeldBytes"),
         ({"server": {"listen": "0.0.0.0:65535", "processes": 2}}, "server.listen"),
         ({"server": {"listen": "0.0.0.0:0", "processes": 2}}, "server.listen"),
+        ({"server": {"processes": 2}, "admin": {"listen": "127.0.0.1:0"}}, "admin.listen"),
         ({"server": {"listen": "0.0.0.0:9089", "processes": 2}}, "admin.listen"),
+        ({"server": {"listen": "0.0.0.0:9091", "processes": 2}}, "admin.listen"),
+        ({"server": {"listen": "unix:/run/e.sock"}, "admin": {"listen": "unix:/run/e.sock"}}, "admin.listen"),
         ({"envoy": {"defaultPool": "nope"}}, "envoy.defaultPool"),
     ],
 )
@@ -131,6 +134,7 @@ def test_neighbouring_ports_and_other_hosts_do_not_clash() -> None:
     settings(server={"listen": "0.0.0.0:9088", "processes": 2})
     settings(server={"listen": "127.0.0.2:9090"})
     settings(server={"listen": "unix:/run/e.sock", "processes": 8})
+    settings(server={"listen": "127.0.0.1:0"}, admin={"listen": "127.0.0.1:0"})
 
 
 @pytest.mark.parametrize(
