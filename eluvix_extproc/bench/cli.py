@@ -1,0 +1,88 @@
+"""`eluvix-extproc bench`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eluvix_extproc.bench.gateway import ALONE, ECHO, ECHO_WATCHING, SIDECAR, SIDECAR_WATCHING, Gateway
+from eluvix_extproc.bench.load import Load
+from eluvix_extproc.bench.memory import measure_memory
+from eluvix_extproc.bench.report import Run, as_json, as_table
+from eluvix_extproc.bench.rounds import chunk_scenario, measure, scenarios
+from eluvix_extproc.errors import ConfigError
+from eluvix_extproc.sim.processes import EnvoyMissing, NotReady
+
+_ROUNDS, _QUICK_ROUNDS = 5, 2
+_QUICK_SCALE = 0.35
+
+
+@click.command()
+@click.option("--profile", type=click.Choice(["hybrid", "full-duplex"]), default="hybrid", show_default=True,
+              help="Body mode that Envoy is told to use.")  # fmt: skip
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Count exactly with this tokenizer.json. By default tokens are estimated.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1, 50), help=f"How often everything is measured.  [default: {_ROUNDS}]")
+@click.option("--quick", is_flag=True, help=f"{_QUICK_ROUNDS} rounds of fewer requests: half a minute.")
+@click.option("--echo", is_flag=True, help="Only the CPU of the sidecar beside the echo's.")
+@click.option("--only", metavar="TEXT", help="Only scenarios whose name contains TEXT, such as '1 KB'.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is standard output.")
+def bench(
+    profile: str,
+    tokenizer: str | None,
+    rounds: int | None,
+    quick: bool,
+    echo: bool,
+    only: str | None,
+    json_file: str | None,
+) -> None:
+    """Measure what the sidecar costs: real Envoy alone, with the sidecar, and with a bare gRPC echo, by turns.
+
+    Exit code 1 means that requests failed or were not steered, so that the figures are worth nothing.
+    """
+    scale = _QUICK_SCALE if quick else 1.0
+    plan = [each for each in [*scenarios(scale), chunk_scenario(scale)] if not only or only in each.name]
+    if not plan:
+        raise click.UsageError(f"no scenario has {only!r} in its name")
+    ways = (SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING) if echo else (
+        ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING,
+    )  # fmt: skip
+    count = rounds or (_QUICK_ROUNDS if quick else _ROUNDS)
+    tokenizer = str(Path(tokenizer).resolve()) if tokenizer else None
+    try:
+        with Gateway(profile, ways, tokenizer=tokenizer) as gateway, Load() as load:
+            results = measure(gateway, load, plan, count, _progress)
+        memory = None
+        if not echo and not only:
+            _progress("memory")
+            memory = measure_memory(profile, tokenizer)
+    except (EnvoyMissing, NotReady) as error:
+        _progress("")
+        raise click.ClickException(str(error)) from None
+    except ConfigError as error:
+        raise click.ClickException("; ".join(error.problems)) from None
+    _progress("")
+    report = as_json(Run(profile, "exact" if tokenizer else "estimate", count, plan, results, memory))
+    _print(report, json_file)
+    if report["failures"] or report["unsteered"] or report["failed_streams"]:
+        raise SystemExit(1)
+
+
+def _print(report: dict[str, Any], json_file: str | None) -> None:
+    text = json.dumps(report, indent=2)
+    if json_file == "-":
+        click.echo(text)
+        return
+    click.echo(as_table(report))
+    if json_file:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
+
+
+def _progress(text: str) -> None:
+    """One line on a terminal, overwritten; nothing in a log."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{text}", nl=False, err=True)
