@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from eluvix_extproc.bench.gateway import ALONE, ECHO, ECHO_WATCHING, SIDECAR, SIDECAR_WATCHING, Gateway
+from eluvix_extproc.bench.inprocess import inprocess_table, measure_inprocess
 from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
 from eluvix_extproc.bench.report import Run, as_json, as_table
@@ -30,6 +31,7 @@ _QUICK_SCALE = 0.35
 @click.option("--quick", is_flag=True, help=f"{_QUICK_ROUNDS} rounds of fewer requests: half a minute.")
 @click.option("--echo", is_flag=True, help="Only the CPU of the sidecar beside the echo's.")
 @click.option("--only", metavar="TEXT", help="Only scenarios whose name contains TEXT, such as '1 KB'.")
+@click.option("--inprocess", is_flag=True, help="Only our own code, by part, without gRPC and Envoy.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is standard output.")
 def bench(
     profile: str,
@@ -38,46 +40,57 @@ def bench(
     quick: bool,
     echo: bool,
     only: str | None,
+    inprocess: bool,
     json_file: str | None,
 ) -> None:
     """Measure what the sidecar costs: real Envoy alone, with the sidecar, and with a bare gRPC echo, by turns.
 
     Exit code 1 means that requests failed or were not steered, so that the figures are worth nothing.
     """
-    scale = _QUICK_SCALE if quick else 1.0
+    count = rounds or (_QUICK_ROUNDS if quick else _ROUNDS)
+    tokenizer = str(Path(tokenizer).resolve()) if tokenizer else None
+    try:
+        if inprocess:
+            figures = measure_inprocess(tokenizer, count)
+            _print({"inprocess_cpu_us": figures}, inprocess_table(figures), json_file)
+            return
+        report = _through_envoy(profile, tokenizer, count, _QUICK_SCALE if quick else 1.0, echo, only)
+    except (EnvoyMissing, NotReady) as error:
+        raise click.ClickException(str(error)) from None
+    except ConfigError as error:
+        raise click.ClickException("; ".join(error.problems)) from None
+    _print(report, as_table(report), json_file)
+    if report["failures"] or report["unsteered"] or report["failed_streams"]:
+        raise SystemExit(1)
+
+
+def _through_envoy(
+    profile: str, tokenizer: str | None, rounds: int, scale: float, echo: bool, only: str | None
+) -> dict[str, Any]:
     plan = [each for each in [*scenarios(scale), chunk_scenario(scale)] if not only or only in each.name]
     if not plan:
         raise click.UsageError(f"no scenario has {only!r} in its name")
     ways = (SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING) if echo else (
         ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING,
     )  # fmt: skip
-    count = rounds or (_QUICK_ROUNDS if quick else _ROUNDS)
-    tokenizer = str(Path(tokenizer).resolve()) if tokenizer else None
     try:
         with Gateway(profile, ways, tokenizer=tokenizer) as gateway, Load() as load:
-            results = measure(gateway, load, plan, count, _progress)
+            results = measure(gateway, load, plan, rounds, _progress)
         memory = None
         if not echo and not only:
             _progress("memory")
             memory = measure_memory(profile, tokenizer)
-    except (EnvoyMissing, NotReady) as error:
+    finally:
         _progress("")
-        raise click.ClickException(str(error)) from None
-    except ConfigError as error:
-        raise click.ClickException("; ".join(error.problems)) from None
-    _progress("")
-    report = as_json(Run(profile, "exact" if tokenizer else "estimate", count, plan, results, memory))
-    _print(report, json_file)
-    if report["failures"] or report["unsteered"] or report["failed_streams"]:
-        raise SystemExit(1)
+    return as_json(Run(profile, "exact" if tokenizer else "estimate", rounds, plan, results, memory))
 
 
-def _print(report: dict[str, Any], json_file: str | None) -> None:
+def _print(report: dict[str, Any], table: str, json_file: str | None) -> None:
     text = json.dumps(report, indent=2)
     if json_file == "-":
         click.echo(text)
         return
-    click.echo(as_table(report))
+    click.echo(table)
     if json_file:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
 

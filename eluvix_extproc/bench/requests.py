@@ -44,8 +44,12 @@ class Batch:
 
 def fresh(seed: int, size: int, count: int, answer: str) -> Batch:
     """`count` chats of about `size` bytes each, of which no two share text."""
+    return Batch([], [request(body, answer) for body in fresh_bodies(seed, size, count, answer)])
+
+
+def fresh_bodies(seed: int, size: int, count: int, answer: str) -> list[bytes]:
     rng = random.Random(seed)
-    return Batch([], [request(chat([_text(rng, size - 200)], answer), answer) for _ in range(count)])
+    return [chat([_text(rng, size - 200)], answer) for _ in range(count)]
 
 
 def follow_ups(seed: int, size: int, count: int, answer: str) -> Batch:
