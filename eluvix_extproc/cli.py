@@ -25,6 +25,7 @@ VERBS = {
     "validate": Verb("eluvix_extproc.config.cli:validate", "Check a configuration, naming every problem."),
     "schema": Verb("eluvix_extproc.config.cli:schema", "Print the configuration's JSON schema, for editors."),
     "render": Verb("eluvix_extproc.render.cli:render_command", "Print an Envoy or Istio configuration."),
+    "demo": Verb("eluvix_extproc.sim.demo:demo", "Show it at work: real Envoy, simulated workers, real traffic."),
     "bench": Verb("eluvix_extproc.bench.cli:bench", "Measure what the sidecar costs."),
     "sim-worker": Verb("eluvix_extproc.sim.cli:sim_worker", "Run a simulated engine worker."),
     "healthcheck": Verb("eluvix_extproc.admin.healthcheck:healthcheck", "Ask a running sidecar whether it is ready."),
