@@ -14,7 +14,7 @@ from eluvix_extproc.bench.inprocess import inprocess_table, measure_inprocess
 from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
 from eluvix_extproc.bench.report import Run, as_json, as_table
-from eluvix_extproc.bench.rounds import chunk_scenario, measure, scenarios
+from eluvix_extproc.bench.rounds import measure, scenarios
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.sim.processes import EnvoyMissing, NotReady
 
@@ -45,7 +45,8 @@ def bench(
 ) -> None:
     """Measure what the sidecar costs: real Envoy alone, with the sidecar, and with a bare gRPC echo, by turns.
 
-    Exit code 1 means that requests failed or were not steered, so that the figures are worth nothing.
+    Exit code 1 means that requests failed or were not steered, so that the figures are worth nothing; 2 that nothing
+    could be measured.
     """
     count = rounds or (_QUICK_ROUNDS if quick else _ROUNDS)
     tokenizer = str(Path(tokenizer).resolve()) if tokenizer else None
@@ -56,9 +57,9 @@ def bench(
             return
         report = _through_envoy(profile, tokenizer, count, _QUICK_SCALE if quick else 1.0, echo, only)
     except (EnvoyMissing, NotReady) as error:
-        raise click.ClickException(str(error)) from None
+        raise _Unusable(str(error)) from None
     except ConfigError as error:
-        raise click.ClickException("; ".join(error.problems)) from None
+        raise _Unusable("; ".join(error.problems)) from None
     _print(report, as_table(report), json_file)
     if report["failures"] or report["unsteered"] or report["failed_streams"]:
         raise SystemExit(1)
@@ -67,7 +68,7 @@ def bench(
 def _through_envoy(
     profile: str, tokenizer: str | None, rounds: int, scale: float, echo: bool, only: str | None
 ) -> dict[str, Any]:
-    plan = [each for each in [*scenarios(scale), chunk_scenario(scale)] if not only or only in each.name]
+    plan = [each for each in scenarios(scale) if not only or only in each.name]
     if not plan:
         raise click.UsageError(f"no scenario has {only!r} in its name")
     ways = (SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING) if echo else (
@@ -93,6 +94,10 @@ def _print(report: dict[str, Any], table: str, json_file: str | None) -> None:
     click.echo(table)
     if json_file:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
+
+
+class _Unusable(click.ClickException):
+    exit_code = 2
 
 
 def _progress(text: str) -> None:

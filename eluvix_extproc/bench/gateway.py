@@ -8,6 +8,7 @@ it to the end.
 from __future__ import annotations
 
 import copy
+import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class Way:
 
 
 class Gateway:
-    """Starts everything on entry. `ways` by name; in FULL_DUPLEX nothing leaves, so the watching ways are absent."""
+    """Starts everything on entry. `ways` by name; in FULL_DUPLEX, where nothing may leave, all of them watch."""
 
     def __init__(
         self, profile: str, ways: tuple[str, ...], *, tokenizer: str | None = None, decision_timeout_s: int = 2
@@ -85,8 +86,6 @@ class Gateway:
         prototype = bootstrap["static_resources"]["listeners"].pop()
         self._children: list[Process] = [Stub(self._workers)]
         for name in ways:
-            if name.endswith("-watching") and duplex:
-                continue
             port, served = free_port(), free_port()
             processor = self._processor(name, served, duplex)
             self.ways[name] = Way(name, port, processor)
@@ -115,6 +114,8 @@ class Gateway:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for process in self._children:   # all at once: each sidecar takes a while to drain
+            process.signal(signal.SIGTERM)
         self._processes.close()
 
     def messages(self, way: str) -> Messages:
@@ -144,7 +145,11 @@ class Gateway:
         tokenizer = {"file": self._tokenizer} if self._tokenizer else {"estimate": {"bytesPerToken": 4}}
         first, *others = (f"127.0.0.1:{worker}" for worker in self._workers)
         return {
-            "server": {"listen": f"127.0.0.1:{port}", "decisionTimeout": f"{self._decision_timeout_s}s"},
+            "server": {
+                "listen": f"127.0.0.1:{port}",
+                "decisionTimeout": f"{self._decision_timeout_s}s",
+                "drainTimeout": "1s",
+            },
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "models": [{"name": MODEL, "architecture": "llama-3.1-8b", "tokenizer": tokenizer}],
             "pools": [

@@ -7,10 +7,9 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
-from eluvix_extproc.bench.gateway import SIDECAR, SIDECAR_WATCHING, Gateway
+from eluvix_extproc.bench.gateway import SIDECAR_WATCHING, Gateway
 from eluvix_extproc.bench.requests import chat, request
 from eluvix_extproc.bench.usage import memory
-from eluvix_extproc.render.plan import Profile
 
 STREAMS = 200
 HELD_BODIES = 100
@@ -42,11 +41,9 @@ def measure_memory(
     profile: str, tokenizer: str | None, streams: int = STREAMS, bodies: int = HELD_BODIES
 ) -> MemoryFigures:
     """On a sidecar of its own, which nothing was sent to before. Raises RuntimeError when an answer is not good."""
-    # Nothing leaves in FULL_DUPLEX; elsewhere only the watching sidecar keeps its streams open.
-    way_name = SIDECAR if Profile(profile) is Profile.FULL_DUPLEX else SIDECAR_WATCHING
     # The decision must not be due while we hold bodies back.
-    with Gateway(profile, (way_name,), tokenizer=tokenizer, decision_timeout_s=20) as gateway:
-        way = gateway.ways[way_name]
+    with Gateway(profile, (SIDECAR_WATCHING,), tokenizer=tokenizer, decision_timeout_s=20) as gateway:
+        way = gateway.ways[SIDECAR_WATCHING]
         assert way.processor is not None
         pid = way.processor.pid
         at_rest = memory(pid).rss

@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
-from eluvix_extproc.bench.gateway import ALONE, ECHO, ECHO_WATCHING, SIDECAR, SIDECAR_WATCHING
+from eluvix_extproc.bench.gateway import ALONE, ECHO, SIDECAR
 from eluvix_extproc.bench.memory import MemoryFigures
-from eluvix_extproc.bench.rounds import Results, Scenario, Series
+from eluvix_extproc.bench.rounds import FEW_CHUNKS, MANY_CHUNKS, Results, Scenario, Series
 
 SCHEMA = 1
 MIB = 1024 * 1024
@@ -39,8 +39,8 @@ def as_json(run: Run) -> dict[str, Any]:
         "profile": run.profile,
         "tokens": run.tokens,
         "rounds": run.rounds,
-        "scenarios": [_scenario(each, run.results[each.name]) for each in run.plan if each.kind != "chunks"],
-        "chunks": next((_chunks(run.results[each.name]) for each in run.plan if each.kind == "chunks"), None),
+        "scenarios": [_scenario(each, run.results[each.name]) for each in run.plan],
+        "chunk": _chunk(run.results.get(FEW_CHUNKS), run.results.get(MANY_CHUNKS)),
         "memory_bytes": None if run.memory is None else run.memory.as_dict(),
         "failures": sum(series.failures for ways in run.results.values() for series in ways.values()),
         "unsteered": sum(series.unsteered for ways in run.results.values() for series in ways.values()),
@@ -72,6 +72,7 @@ def _scenario(scenario: Scenario, ways: dict[str, Series]) -> dict[str, Any]:
         "name": scenario.name,
         "body_bytes": scenario.size,
         "streamed": scenario.streamed,
+        "watched": scenario.watched,
         "requests": scenario.requests,
         "sidecar_cpu_us": figure(ours.cpu, 1e6),
         "echo_cpu_us": figure(echo.cpu, 1e6),
@@ -84,22 +85,29 @@ def _scenario(scenario: Scenario, ways: dict[str, Series]) -> dict[str, Any]:
     }
 
 
-def _chunks(ways: dict[str, Series]) -> dict[str, Any]:
-    ours = _per_chunk(ways[SIDECAR], ways[SIDECAR_WATCHING])
-    echo = _per_chunk(ways[ECHO], ways[ECHO_WATCHING])
+def _chunk(few: dict[str, Series] | None, many: dict[str, Series] | None) -> dict[str, Any] | None:
+    if few is None or many is None:
+        return None
+    ours, echo = _per_chunk(few[SIDECAR], many[SIDECAR]), _per_chunk(few[ECHO], many[ECHO])
+    # A difference of two measurements may come out as nothing in a short run, and then has no ratio.
+    ratios = [a / b for a, b in zip(ours, echo, strict=True) if b > 0]
     return {
         "sidecar_cpu_us": figure(ours, 1e6),
         "echo_cpu_us": figure(echo, 1e6),
-        "ratio": figure([a / b for a, b in zip(ours, echo, strict=True)]),
+        "ratio": figure(ratios) if ratios else None,
+        "envoy_cpu_us": figure(_per_chunk(few[SIDECAR], many[SIDECAR], envoy=True), 1e6),
     }
 
 
-def _per_chunk(left: Series, watched: Series) -> list[float]:
+def _per_chunk(few: Series, many: Series, envoy: bool = False) -> list[float]:
     """What each further body message costs: the difference in CPU over the difference in messages, by round."""
     return [
-        (cpu - base) * watched.requests / max(1, more.sent - fewer.sent)
-        for cpu, base, more, fewer in zip(watched.cpu, left.cpu, watched.messages, left.messages, strict=True)
-    ]
+        (more - less) * many.requests / max(1, m.sent - f.sent)
+        for more, less, m, f in zip(
+            many.envoy_cpu if envoy else many.cpu, few.envoy_cpu if envoy else few.cpu,
+            many.messages, few.messages, strict=True,
+        )
+    ]  # fmt: skip
 
 
 def _per_stream(series: Series) -> float:
@@ -143,11 +151,11 @@ def as_table(report: dict[str, Any]) -> str:
             f"{each['messages']['sidecar']:g}" if each["messages"]["sidecar"] == each["messages"]["echo"]
             else f"{each['messages']['sidecar']:g} / {each['messages']['echo']:g}",
         ])  # fmt: skip
-    chunks = report["chunks"]
-    if chunks:
+    chunk = report["chunk"]
+    if chunk:
         rows.append([
-            "a streamed chunk, watched", f"{chunks['sidecar_cpu_us']['median']:.0f}",
-            f"{chunks['echo_cpu_us']['median']:.0f}", *_ratio(chunks["ratio"]), "", "", "",
+            "each chunk, watched", f"{chunk['sidecar_cpu_us']['median']:.0f}", f"{chunk['echo_cpu_us']['median']:.0f}",
+            *_ratio(chunk["ratio"]), f"{chunk['envoy_cpu_us']['median']:.0f}", "", "",
         ])  # fmt: skip
     lines = ["CPU of the sidecar for each request, beside a bare grpc.aio echo of the same messages", *_aligned(rows)]
     memory = report["memory_bytes"]
@@ -160,7 +168,9 @@ def as_table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ratio(ratio: dict[str, float]) -> list[str]:
+def _ratio(ratio: dict[str, float] | None) -> list[str]:
+    if ratio is None:
+        return ["", ""]
     return [f"{ratio['median']:.2f}", f"({ratio['low']:.2f}-{ratio['high']:.2f})"]
 
 

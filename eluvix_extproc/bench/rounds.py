@@ -26,14 +26,15 @@ from eluvix_extproc.bench.usage import cpu_s
 SETTLE_S = 0.1           # trailing work, such as the log lines of the last exchanges, still belongs to a measurement
 QUIET_CONNECTIONS = 2
 WARM_UP = 40
+FEW_CHUNKS, MANY_CHUNKS = "1 KB, 2 chunks watched", "1 KB, 40 chunks watched"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`answer` is `whole` or `CHUNKS/PAUSE_MS`. `requests` of a round are for CPU, `quiet` more for latency.
 
-    `kind`: fresh texts; follow-up turns of conversations whose first turn was sent before; or chunks, which takes the
-    watching ways, to be compared with the same requests on the others.
+    `kind` is fresh texts, or follow-up turns of conversations whose first turn was sent before. `watched` answers cross
+    the processor to their end.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Scenario:
     quiet: int
     connections: int
     kind: str = "fresh"
+    watched: bool = False
 
     @property
     def streamed(self) -> bool:
@@ -61,16 +63,14 @@ def scenarios(scale: float) -> list[Scenario]:
         found.append(Scenario(f"{label} whole", size, "whole", n(requests), n(quiet), 8))
         found.append(Scenario(f"{label} streamed", size, "2/25", n(requests), n(quiet), 16))
     found.append(Scenario("16 KB follow-up", 16_000, "whole", n(200), n(60), 8, "follow-up"))
+    for name, answer in ((FEW_CHUNKS, "2/10"), (MANY_CHUNKS, "40/5")):
+        found.append(Scenario(name, 1_000, answer, n(64), 0, 16, watched=True))
     return found
-
-
-def chunk_scenario(scale: float) -> Scenario:
-    return Scenario("streamed chunks", 1_000, "40/5", max(4, round(64 * scale)), 0, 16, "chunks")
 
 
 @dataclass(slots=True)
 class Series:
-    """One way in one scenario: a figure for each round. Seconds for each request; processor 0 for Envoy alone."""
+    """One processor in one scenario: a figure for each round, in seconds for each request; 0 for Envoy alone."""
 
     cpu: list[float] = field(default_factory=list)
     envoy_cpu: list[float] = field(default_factory=list)
@@ -81,32 +81,33 @@ class Series:
     unsteered: int = 0     # answers that should carry the sidecar's headers and do not
 
 
-Results = dict[str, dict[str, Series]]   # by scenario, then way
+Results = dict[str, dict[str, Series]]   # by scenario, then ALONE, SIDECAR or ECHO
 Progress = Callable[[str], None]
 
 
 def measure(
     gateway: Gateway, load: Load, plan: list[Scenario], rounds: int, progress: Progress, seed: int = 1
 ) -> Results:
-    results: Results = {scenario.name: {way: Series() for way in _ways(scenario, gateway)} for scenario in plan}
+    results: Results = {scenario.name: {who: Series() for who in _ways(scenario, gateway)} for scenario in plan}
     _warm_up(gateway, load, seed)
     for number in range(rounds):
         for scenario in plan:
             progress(f"round {number + 1} of {rounds}: {scenario.name}")
             seed += 1
             count = scenario.requests + scenario.quiet
-            kind = "follow-up" if scenario.kind == "follow-up" else "fresh"
-            load.prepare(kind, seed, scenario.size, count, scenario.answer)
-            ways = list(results[scenario.name])
-            for way in ways[number % len(ways):] + ways[:number % len(ways)]:
-                _measure_way(gateway, load, scenario, gateway.ways[way], results[scenario.name][way])
+            load.prepare(scenario.kind, seed, scenario.size, count, scenario.answer)
+            ways = list(_ways(scenario, gateway).items())
+            first = number % len(ways)
+            for who, way in ways[first:] + ways[:first]:
+                _measure_way(gateway, load, scenario, way, results[scenario.name][who])
     return results
 
 
-def _ways(scenario: Scenario, gateway: Gateway) -> list[str]:
-    if scenario.kind == "chunks":
-        return [way for way in (SIDECAR, SIDECAR_WATCHING, ECHO, ECHO_WATCHING) if way in gateway.ways]
-    return [way for way in (ALONE, SIDECAR, ECHO) if way in gateway.ways]
+def _ways(scenario: Scenario, gateway: Gateway) -> dict[str, Way]:
+    names = {ALONE: ALONE, SIDECAR: SIDECAR, ECHO: ECHO}
+    if scenario.watched:
+        names = {SIDECAR: SIDECAR_WATCHING, ECHO: ECHO_WATCHING}
+    return {who: gateway.ways[name] for who, name in names.items() if name in gateway.ways}
 
 
 def _warm_up(gateway: Gateway, load: Load, seed: int) -> None:
