@@ -82,7 +82,7 @@ def routes(plan: Plan) -> list[Tree]:
             "decided: the sidecar has set the cluster and cleared the route cache",
             {
                 "match": {"prefix": "/", "headers": [{"name": "x-eluvix-cluster", "present_match": True}]},
-                "route": {"cluster_header": "x-eluvix-cluster", **_route_action(plan)},
+                "route": {"cluster_header": "x-eluvix-cluster", **_waits(plan), "retry_policy": _retry_policy()},
                 "request_body_buffer_limit": body_limit,
             },
         ),
@@ -90,8 +90,11 @@ def routes(plan: Plan) -> list[Tree]:
             "not decided: no LLM request, or failed open",
             {
                 "match": {"prefix": "/"},
-                "route": {"cluster": plan.settings.default_pool().cluster, **_route_action(plan, explain=False)},
-                "request_body_buffer_limit": plan.settings.server.max_body_bytes,
+                "route": note(
+                    "no retry_policy: when the sidecar fails in the middle of a body, Envoy sends what it keeps for a "
+                    "retry a second time (envoy#45470)",
+                    {"cluster": plan.settings.default_pool().cluster, **_waits(plan)},
+                ),
             },
         ),
     ]
@@ -184,20 +187,21 @@ def _connection_manager(plan: Plan) -> Tree:
     )
 
 
-def _route_action(plan: Plan, explain: bool = True) -> dict[str, Tree]:
-    policy: dict[str, Tree] = {
-        "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+def _waits(plan: Plan) -> dict[str, Tree]:
+    return {
+        "timeout": note("the default of 15 s cuts streams short", "0s"),
+        "idle_timeout": f"{plan.idle_timeout_s}s",
+    }
+
+
+def _retry_policy() -> Tree:
+    return {
+        "retry_on": note(
+            "not `reset`: a request that crashes its worker would go on to crash the next. Never a 4xx",
+            "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+        ),
         "retriable_status_codes": [503],
-        "num_retries": 2,
+        "num_retries": note("each takes the next worker of the sidecar's list", 2),
         "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
         **another_host(),
     }
-    timeout: Tree = "0s"
-    if explain:
-        timeout = note("the default of 15 s cuts streams short", timeout)
-        policy["retry_on"] = note(
-            "not `reset`: a request that crashes its worker would go on to crash the next. Never a 4xx",
-            policy["retry_on"],
-        )
-        policy["num_retries"] = note("each takes the next worker of the sidecar's list", policy["num_retries"])
-    return {"timeout": timeout, "idle_timeout": f"{plan.idle_timeout_s}s", "retry_policy": policy}

@@ -165,7 +165,7 @@ def _virtual_service(settings: Settings, target: IstioTarget) -> Tree:
         }
         for name, pool in zip(decided, settings.pools, strict=True)
     ]
-    fallback = {"name": default, **_towards(settings.default_pool())}
+    fallback = {"name": default, **_towards(settings.default_pool()), "retries": _NO_RETRIES}
     return {
         "apiVersion": "networking.istio.io/v1",
         "kind": "VirtualService",
@@ -176,6 +176,12 @@ def _virtual_service(settings: Settings, target: IstioTarget) -> Tree:
             "http": [*routes, note("not decided: no LLM request, or failed open", fallback)],
         },
     }
+
+
+_NO_RETRIES = note(
+    "when the sidecar fails in the middle of a body, Envoy sends what it keeps for a retry a second time (envoy#45470)",
+    {"attempts": 0},
+)
 
 
 def _towards(pool: PoolSettings) -> dict[str, Tree]:

@@ -56,17 +56,22 @@ def test_clients_own_routing_headers_go_before_a_route_is_chosen(settings: Make)
     }
 
 
-def test_both_routes_wait_for_streams_and_retry_large_bodies_but_never_a_4xx(settings: Make) -> None:
+def test_both_routes_wait_for_streams(settings: Make) -> None:
     decided, default = connection_manager(rendered(settings()))["route_config"]["virtual_hosts"][0]["routes"]
     assert decided["route"]["cluster_header"] == "x-eluvix-cluster"
     assert default["route"]["cluster"] == "llm-decode"
     assert default["match"] == {"prefix": "/"}
-    for route in (decided, default):
-        assert route["route"]["timeout"] == "0s"
-        assert route["request_body_buffer_limit"] == 33_554_432
-        policy = route["route"]["retry_policy"]
-        assert policy["retriable_status_codes"] == [503]
-        assert not {"retriable-4xx", "5xx", "reset"} & set(policy["retry_on"].split(","))
+    assert decided["route"]["timeout"] == default["route"]["timeout"] == "0s"
+
+
+def test_only_decided_requests_are_retried_large_bodies_included_and_never_a_4xx(settings: Make) -> None:
+    """Failing open within a body would send what is kept for a retry twice."""
+    decided, default = connection_manager(rendered(settings()))["route_config"]["virtual_hosts"][0]["routes"]
+    assert decided["request_body_buffer_limit"] == 33_554_432
+    policy = decided["route"]["retry_policy"]
+    assert policy["retriable_status_codes"] == [503]
+    assert not {"retriable-4xx", "5xx", "reset"} & set(policy["retry_on"].split(","))
+    assert "retry_policy" not in default["route"]
 
 
 def test_the_default_route_follows_the_configuration(settings: Make) -> None:
