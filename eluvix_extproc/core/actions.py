@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from eluvix_extproc.core.events import Headers
 from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.core.record import Record
+from eluvix_extproc.core.value import Value
 from eluvix_extproc.errors import EluvixError
 
 
@@ -17,27 +19,24 @@ class Side(Enum):
     RESPONSE = "response"
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(Value, frozen=True):
     """Header changes of one reply. `metadata` is dynamic metadata by namespace; values are strings or numbers."""
 
     set: tuple[tuple[str, str], ...] = ()
     remove: tuple[str, ...] = ()
     clear_route_cache: bool = False
-    metadata: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
+    metadata: Mapping[str, Mapping[str, str | float]] = msgspec.field(default_factory=dict)
 
 
 NO_MUTATION = Mutation()
 
 
-@dataclass(frozen=True, slots=True)
-class HeadersReply:
+class HeadersReply(Value, frozen=True):
     side: Side
     mutation: Mutation = NO_MUTATION
 
 
-@dataclass(frozen=True, slots=True)
-class BodyReply:
+class BodyReply(Value, frozen=True):
     """Answers one body message outside FULL_DUPLEX. `body` None lets it through as it came."""
 
     side: Side
@@ -45,8 +44,7 @@ class BodyReply:
     mutation: Mutation = NO_MUTATION
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedBodyReply:
+class StreamedBodyReply(Value, frozen=True):
     """One chunk of a FULL_DUPLEX body; the codec never sees more than 62,000 bytes in one."""
 
     side: Side
@@ -55,29 +53,25 @@ class StreamedBodyReply:
     mutation: Mutation = NO_MUTATION     # only its metadata is honoured by Envoy
 
 
-@dataclass(frozen=True, slots=True)
-class TrailersReply:
+class TrailersReply(Value, frozen=True):
     side: Side
     mutation: Mutation = NO_MUTATION
 
 
-@dataclass(frozen=True, slots=True)
-class ImmediateReply:
+class ImmediateReply(Value, frozen=True):
     """Answer the client ourselves; `wire/errors.py` gives `error` its status and the API's own shape."""
 
     error: EluvixError
     api: Api | None
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendTimeout:
+class ExtendTimeout(Value, frozen=True):
     """Ask Envoy to wait this long (seconds) for our next answer instead of its message_timeout."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Decide:
+class Decide(Value, frozen=True):
     """Ask routing. `body` is what was read, `complete` whether that is all of it, `body_bytes` the whole size as far
     as it is known (content-length, else what was read)."""
 
@@ -89,27 +83,23 @@ class Decide:
     arrived: float
 
 
-@dataclass(frozen=True, slots=True)
-class SetDeadline:
+class SetDeadline(Value, frozen=True):
     """Tell the Exchange DeadlinePassed at `at` (monotonic seconds); None takes back the last one."""
 
     at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Observe:
+class Observe(Value, frozen=True):
     """The exchange is over; given exactly once."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Value, frozen=True):
     """End our side of the stream cleanly; Envoy goes on alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(Value, frozen=True):
     """End the stream with UNAVAILABLE, so that Envoy applies its failure mode."""
 
     reason: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
 from eluvix_extproc.core.record import Sized
 from eluvix_extproc.core.switchyard.types import Decision
+from eluvix_extproc.core.value import Value
 from eluvix_extproc.errors import EluvixError
 
 
@@ -30,25 +30,21 @@ class BodyMode(Enum):
 Headers = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(Value, frozen=True):
     headers: Headers
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(Value, frozen=True):
     body: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(Value, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(Value, frozen=True):
     """`worker`, `cluster` and `attempts` are Envoy's attributes upstream.address, xds.cluster_name and
     upstream.request_attempt_count, where it sends them."""
 
@@ -59,30 +55,26 @@ class ResponseHeaders:
     attempts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(Value, frozen=True):
     body: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTrailers:
+class ResponseTrailers(Value, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Value, frozen=True):
     """Routing's answer. `body` is set only where the client's body must not go on as it came; with it
     `drop_request_headers` name headers that no longer hold (content-encoding)."""
 
     decision: Decision
     sized: Sized
     body: bytes | None = None
-    drop_request_headers: tuple[str, ...] = field(default=())
+    drop_request_headers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Undecidable:
+class Undecidable(Value, frozen=True):
     """Routing cannot decide: a RequestError or Unavailable is answered to the client, a FailOpen lets it through.
 
     `sized` and `body` as in Decided, where routing came that far.
@@ -91,16 +83,14 @@ class Undecidable:
     error: EluvixError
     sized: Sized | None = None
     body: bytes | None = None
-    drop_request_headers: tuple[str, ...] = field(default=())
+    drop_request_headers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Value, frozen=True):
     """The instant of the last SetDeadline has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerClosed:
+class PeerClosed(Value, frozen=True):
     """The stream to Envoy is gone, in whatever way."""
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from eluvix_extproc.core.value import Value
 
 
 class Api(StrEnum):
@@ -16,8 +17,7 @@ class Api(StrEnum):
     OPENAI_COMPLETIONS = "openai.completions"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Value, frozen=True):
     """One turn.
 
     `canonical` are the bytes that are hashed: equal for equal messages whatever the client's whitespace, key order
@@ -32,8 +32,7 @@ class Message:
     media: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Value, frozen=True):
     """One request's prompt and the few request fields that routing needs.
 
     Exactly one of `messages`, `texts` and `token_ids` is non-empty (chat; completions with text; completions with
@@ -63,8 +62,7 @@ class Prompt:
     reserved: bool = False          # members that `core/reserved.py` may have to strip are there
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCount:
+class TokenCount(Value, frozen=True):
     """Prompt tokens. `exact` only when the model's own tokenizer and template counted every one of them.
 
     `per_message` are cumulative counts at message boundaries (same length as Prompt.messages, or empty when they are
@@ -77,16 +75,14 @@ class TokenCount:
     ids: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixPoint:
+class PrefixPoint(Value, frozen=True):
     """A prefix of the prompt that the index can know: `key` is xxh3-64 of its chain digest, `tokens` its length."""
 
     key: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixChain:
+class PrefixChain(Value, frozen=True):
     """`root` is the 32-byte SHA-256 behind `x-eluvix-kv-prefix-hash` (b"" when nothing of the prompt is known);
     `points` are in order of growing length."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.core.switchyard.types import Decision
+from eluvix_extproc.core.value import Value
 
 
 class Outcome(StrEnum):
@@ -30,8 +30,7 @@ class Source(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
+class Sized(Value, frozen=True):
     """What routing found out about the prompt. `kv_bytes` is None when the model's geometry is not known."""
 
     model: str                    # the configured model's name, "" when none is known
@@ -41,8 +40,7 @@ class Sized:
     kv_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value, frozen=True):
     """Seconds throughout; None is not known. `started` is monotonic.
 
     `served_worker` and `served_pool` are who answered in the end, which after a retry or a fail-open is not the first

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from eluvix_extproc.core.record import Outcome, Record
 from eluvix_extproc.observe.text import ID_LENGTH, METHOD_LENGTH, PATH_LENGTH, safe, safe_path

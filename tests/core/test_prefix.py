@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,7 +236,7 @@ def test_shares_of_an_estimate_follow_the_text() -> None:
     assert [p.tokens for p in of(prompt, TokenCount(100, False)).points] == [75, 100]
     images = chat([{"role": "user", "content": []}, {"role": "user", "content": []}])
     assert [p.tokens for p in of(images, TokenCount(100, False)).points] == [50, 100]
-    half = dataclasses.replace(prompt, complete=False, read_bytes=500, body_bytes=1_000)
+    half = msgspec.structs.replace(prompt, complete=False, read_bytes=500, body_bytes=1_000)
     assert [p.tokens for p in of(half, TokenCount(100, False)).points] == [37]
 
 

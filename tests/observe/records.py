@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.prompt import Api

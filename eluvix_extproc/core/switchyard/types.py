@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eluvix_extproc.core.fleet import Role
+from eluvix_extproc.core.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,7 @@ class Policy:
     load_staleness_s: float = 10.0                 # a scrape older than this is unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value, frozen=True):
     """What routing knows of one request. `prefix_key` is the 32-byte root digest, b"" when unknown."""
 
     prompt_tokens: int
@@ -37,8 +37,7 @@ PrefixHits = Mapping[str, int]
 InFlight = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value, frozen=True):
     """Where the request goes and why.
 
     `workers` are in order of preference, the first one chosen, the others for Envoy's retries. `reasons` are short
