@@ -163,7 +163,6 @@ def _connection_manager(plan: Plan) -> Tree:
             "the only timer that always ends a stuck exchange; longer than an engine's longest silence",
             f"{plan.idle_timeout_s}s",
         ),
-        http_protocol_options=note("trailers over HTTP/1.1 as well", {"enable_trailers": True}),
         http2_protocol_options={
             "initial_stream_window_size": note("the same, for HTTP/2 clients", plan.stream_window_bytes),
             "initial_connection_window_size": note(

@@ -107,7 +107,6 @@ def _around_it(plan: Plan) -> list[Tree]:
                 "the only timer that always ends a stuck exchange; longer than an engine's longest silence",
                 f"{plan.idle_timeout_s}s",
             ),
-            http_protocol_options={"enable_trailers": True},
             http2_protocol_options={
                 "initial_stream_window_size": plan.stream_window_bytes,
                 "initial_connection_window_size": plan.connection_window_bytes,

@@ -11,6 +11,8 @@ import pytest
 from tests.support.stack import Stack
 
 PROFILES = ("hybrid", "full-duplex", "buffered")
+QUICK_STOP = {"server": {"drainTimeout": "100ms"}}
+QUICK_PREFILL = ("--prefill-tokens-per-s", "400000")
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +22,7 @@ def stacks() -> Iterator[Callable[[str], Stack]]:
 
         def get(profile: str) -> Stack:
             if profile not in started:
-                started[profile] = running.enter_context(Stack(profile))
+                started[profile] = running.enter_context(Stack(profile, QUICK_STOP, worker_options=QUICK_PREFILL))
             return started[profile]
 
         yield get

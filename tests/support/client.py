@@ -56,13 +56,22 @@ def post(
     headers: dict[str, str] | None = None,
     method: str = "POST",
     pause_s: float = 0.0,
+    before_chunk: Callable[[int], None] | None = None,
     trailers: dict[str, str] | None = None,
     stop_after: Callable[[Answer], bool] | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Answer:
     """Send one request on a connection of its own. A body that is not bytes goes out chunk by chunk, with `pause_s`
-    between them and no content-length. `stop_after` is asked after each response chunk; True drops the connection."""
+    after each and no content-length; `before_chunk` is told each one's number before it goes, and may wait.
+    `stop_after` is asked after each response chunk; True drops the connection."""
     chunks = [body] if isinstance(body, bytes) else list(body)
+
+    def about_to_send(number: int) -> None:
+        if number and pause_s:
+            time.sleep(pause_s)
+        if before_chunk is not None:
+            before_chunk(number)
+
     known = {"content-type": "application/json"} if method == "POST" else {}
     sent = {**known, **(headers or {})}
     if isinstance(body, bytes) and (body or method == "POST") and trailers is None:
@@ -70,25 +79,24 @@ def post(
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         run = _http2 if http2 else _http1
-        return run(connection, port, method, path, sent, chunks, pause_s, trailers, stop_after)
+        return run(connection, port, method, path, sent, chunks, about_to_send, trailers, stop_after)
 
 
 def _http1(
     connection: socket.socket, port: int, method: str, path: str, headers: dict[str, str], chunks: list[bytes],
-    pause_s: float, trailers: dict[str, str] | None, stop_after: Callable[[Answer], bool] | None,
+    about_to_send: Callable[[int], None], trailers: dict[str, str] | None, stop_after: Callable[[Answer], bool] | None,
 ) -> Answer:  # fmt: skip
     began = time.monotonic()
-    chunked = "content-length" not in headers and (trailers is not None or bool(chunks and method == "POST"))
+    chunked = "content-length" not in headers and (trailers is not None or method == "POST" or any(chunks))
     lines = [f"{method} {path} HTTP/1.1", f"host: 127.0.0.1:{port}", *(f"{k}: {v}" for k, v in headers.items())]
     if chunked:
         lines.append("transfer-encoding: chunked")
     try:
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
+            about_to_send(number)
             if chunk:
                 connection.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk) if chunked else chunk)
-            if pause_s:
-                time.sleep(pause_s)
         if chunked:
             ending = "".join(f"{k}: {v}\r\n" for k, v in (trailers or {}).items())
             connection.sendall(f"0\r\n{ending}\r\n".encode())
@@ -170,14 +178,14 @@ def _read_http1(
 
 def _http2(
     connection: socket.socket, port: int, method: str, path: str, headers: dict[str, str], chunks: list[bytes],
-    pause_s: float, trailers: dict[str, str] | None, stop_after: Callable[[Answer], bool] | None,
+    about_to_send: Callable[[int], None], trailers: dict[str, str] | None, stop_after: Callable[[Answer], bool] | None,
 ) -> Answer:  # fmt: skip
     began = time.monotonic()
     wire = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="latin-1"))
     wire.initiate_connection()
     wire.increment_flow_control_window(2**24)
     stream = wire.get_next_available_stream_id()
-    has_body = bool(chunks) and method == "POST"
+    has_body = method == "POST" or any(chunks)
     names = {":method": method, ":path": path, ":scheme": "http", ":authority": f"127.0.0.1:{port}", **headers}
     wire.send_headers(stream, list(names.items()), end_stream=not has_body)
     answer = Answer()
@@ -219,8 +227,9 @@ def _http2(
 
     flush()
     if has_body:
-        for number, chunk in enumerate(chunks, 1):
-            last = number == len(chunks) and trailers is None
+        for number, chunk in enumerate(chunks):
+            about_to_send(number)
+            last = number == len(chunks) - 1 and trailers is None
             view = memoryview(chunk)
             while True:
                 room = min(wire.local_flow_control_window(stream), wire.max_outbound_frame_size)
@@ -234,8 +243,6 @@ def _http2(
                 if not view:
                     break
             flush()
-            if pause_s:
-                time.sleep(pause_s)
         if trailers is not None:
             wire.send_headers(stream, list(trailers.items()), end_stream=True)
             flush()
