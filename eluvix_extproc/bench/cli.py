@@ -19,7 +19,7 @@ from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.sim.processes import EnvoyMissing, NotReady
 
 _ROUNDS, _QUICK_ROUNDS = 5, 2
-_QUICK_SCALE = 0.35
+_QUICK_SCALE = 0.2
 
 
 @click.command()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -98,9 +99,10 @@ class Gateway:
         self.envoy = Envoy(yaml.safe_dump(bootstrap), self._envoy_admin)
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
+        with ExitStack() as stack, ThreadPoolExecutor(len(self._children) + 1) as starters:
             for process in (*self._children, self.envoy):
-                stack.enter_context(process)
+                stack.push(process.__exit__)
+            list(starters.map(lambda process: process.start(), (*self._children, self.envoy)))
             self._processes = stack.pop_all()
         try:
             for way in self.ways.values():
