@@ -16,9 +16,10 @@ table when the Exchange is made, and the request and the response side each have
       FLOWING -- end --------> ENDED
 
   HYBRID       the body streams to us while the headers wait. Decided answers the headers, then each body message
-               that came so far. Envoy keeps the body, so we may end the stream at any time and nothing is lost:
-               that is how the per-token path is left. Its message timeout is extended when the
-               first token takes longer than a moment.
+               that came so far. Envoy keeps the bodies, so once the request's has ended we may end the stream at any
+               time and nothing is lost: that is how the per-token path is left. Not earlier: where the route
+               retries, Envoy keeps what went upstream and, left in the middle of a body, sends all of it again. Its
+               message timeout is extended when the first token takes longer than a moment.
   FULL_DUPLEX  as HYBRID, but Envoy keeps nothing: the bytes go back in chunks of at most MAX_CHUNK, and the stream
                may not end before both sides have.
   BUFFERED     the headers are answered at once; the body comes as one message, and its reply routes. On the

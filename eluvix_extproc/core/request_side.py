@@ -88,7 +88,7 @@ class RequestSide:
             self._x.out.append(HeadersReply(Side.REQUEST, self._stripped()))
             self._x.out.append(SetDeadline(now + self._x.limits.decision_timeout_s))
         else:
-            self._pass_request(event, now)
+            self._pass_request(event, now, leave=True)
 
     def open_bodiless(self, event: RequestHeaders, now: float) -> None:
         if self._open(event, now):
@@ -97,7 +97,7 @@ class RequestSide:
             self._x.out.append(SetDeadline(now + self._x.limits.decision_timeout_s))
             self._x.out.append(Decide(self.api, self.headers, b"", False, self._content_length or 0, now))
         else:
-            self._pass_request(event, now)
+            self._pass_request(event, now, leave=True)
 
     def open_streamed(self, event: RequestHeaders, now: float) -> None:
         if self._open(event, now):
@@ -107,12 +107,14 @@ class RequestSide:
         else:
             self._pass_request(event, now)
 
-    def _pass_request(self, event: RequestHeaders, now: float) -> None:
+    def _pass_request(self, event: RequestHeaders, now: float, *, leave: bool = False) -> None:
+        """Nothing of ours. The stream is left before a body's end only where `leave` says that Envoy holds all of it,
+        or for an upgrade, whose client sends nothing before the answer."""
         if self._x.over:
             return
         self._x.out.append(HeadersReply(Side.REQUEST, self._stripped()))
         self.state = R.ENDED if event.end_of_stream else R.FLOWING
-        if self._x.may_leave:
+        if self._x.may_leave and (leave or event.end_of_stream or "upgrade" in event.headers):
             self._x.finish(Outcome.PASSED, now)
 
     def hold(self, event: RequestBody, now: float) -> None:

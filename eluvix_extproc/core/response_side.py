@@ -96,7 +96,7 @@ class ResponseSide:
             self._end_response(now)
         else:
             self.state = S.PASSED
-            if self._x.may_leave:
+            if self._x.may_leave and self._request.state is R.ENDED:
                 failed = self.status is None or self.status >= 400
                 self._x.finish(self.ended_outcome() if failed or self._request.api is None else Outcome.LEFT, now)
 
@@ -179,7 +179,7 @@ class ResponseSide:
     def _end_response(self, now: float) -> None:
         self.state = S.ENDED
         self.ended_at = now
-        if self._request.state is R.ENDED or self._x.may_leave:
+        if self._request.state is R.ENDED:
             self._x.finish(self.ended_outcome(), now)
 
     def ended_outcome(self) -> Outcome:

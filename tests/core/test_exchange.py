@@ -135,11 +135,37 @@ def test_what_is_not_ours_passes_at_once(mode: BodyMode, headers: dict[str, str]
     assert not it.waiting[Side.REQUEST] and not it.decides and it.deadline is None
     mutation = it.mutations[Side.REQUEST]
     assert mutation is not None and mutation.remove == ("x-eluvix-cluster",) and mutation.clear_route_cache
-    if mode is BodyMode.FULL_DUPLEX:
-        it.tell(RequestBody(b"abc", True))
+    if mode in (BodyMode.FULL_DUPLEX, BodyMode.HYBRID, BodyMode.STREAMED):
+        it.tell(RequestBody(b"ab", False))
+        it.tell(RequestBody(b"c", True))
+        assert it.forwarded[Side.REQUEST] == b"abc" and not it.left
         it.tell(ResponseHeaders({":status": "200"}, False))
+    if mode is BodyMode.FULL_DUPLEX:
         it.tell(ResponseBody(b"answer", True))
-        assert it.forwarded[Side.REQUEST] == b"abc" and it.forwarded[Side.RESPONSE] == b"answer"
+        assert it.forwarded[Side.RESPONSE] == b"answer"
+    assert it.left and it.records[0].outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("mode", [BodyMode.HYBRID, BodyMode.STREAMED])
+@pytest.mark.parametrize("path", ["/upload", "/v1/chat/completions"])
+def test_a_stream_is_not_left_while_a_request_body_flows(mode: BodyMode, path: str) -> None:
+    """Where a route retries, Envoy sends what it keeps of a body anew when it is left in the middle of it."""
+    it = wire(mode)
+    it.tell(RequestHeaders({**POST, ":path": path}, False))
+    it.tell(RequestBody(b"the first part", False))
+    if path != "/upload" and mode is BodyMode.HYBRID:
+        it.tell(DeadlinePassed())
+    it.tell(ResponseHeaders({":status": "413"}, False))
+    it.tell(ResponseBody(b"too large", True))
+    it.tell(RequestBody(b" and another", False))
+    assert it.forwarded[Side.REQUEST] == b"the first part and another" and not it.left
+    it.tell(PeerClosed())
+    assert len(it.records) == 1
+
+
+def test_an_upgrade_is_left_at_once() -> None:
+    it = wire(BodyMode.HYBRID)
+    it.tell(RequestHeaders({":method": "GET", ":path": "/v1/realtime", "upgrade": "websocket"}, False))
     assert it.left and it.records[0].outcome is Outcome.PASSED
 
 
