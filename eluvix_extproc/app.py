@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import time
 from collections.abc import Callable
@@ -45,6 +46,8 @@ STUDY_THREADS = 4
 # Envoy's health checks (1 s apart, two to fail, in what `render` prints) notice within this.
 NOTICE_S = 2.5
 WATCH_INTERVAL_S = 1.0
+# Exchanges free themselves by reference counts; the collector is for what libraries leave in cycles.
+GC_THRESHOLD = (10_000, 10, 10)
 
 logger = structlog.get_logger("eluvix")
 
@@ -148,6 +151,10 @@ class App:
             await self._keeper.stop()
             await self._admin.stop()
             raise
+        # What is there now stays: without this, each full collection would look through all of it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLD)
         self._not_ready = None
         self._health.set_serving(True)
         logger.info("serving", listen=endpoint, admin=self._admin.address, process=self._process)

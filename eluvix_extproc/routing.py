@@ -142,6 +142,8 @@ class Router:
         if len(ask.body) * PARSE_S_PER_BYTE > INLINE_S or "content-encoding" in ask.headers:
             return self._decide_in_thread(ask, None)
         try:
+            if not ask.body:
+                return self._select(self._study(ask, None))
             prompt = _read(ask, ask.body)
             counter = self._counter(prompt)
             if len(ask.body) * PARSE_S_PER_BYTE + counter.cost_s(prompt) > INLINE_S:

@@ -140,7 +140,7 @@ class AdminServer:
         if reason is not None:
             return _json({"ready": False, "reason": reason}, 503)
         answer: dict[str, object] = {"ready": True}
-        if not any(pool.ready() for pool in self._state.fleet().pools):
+        if not any(pool.ready for pool in self._state.fleet().pools):
             answer["warning"] = "no pool has a ready worker"
         return _json(answer)
 

@@ -19,7 +19,7 @@ def fleet_json(fleet: Fleet, in_flight: Mapping[str, int], itl: Itl, now: float)
                 "role": fleet.role_of(pool),
                 "cluster": pool.cluster,
                 "engine": pool.engine,
-                "ready": len(pool.ready()),
+                "ready": len(pool.ready),
                 "in_flight": _sum(pool, in_flight),
                 "workers": [_worker(worker, in_flight, itl, now) for worker in pool.workers],
             }

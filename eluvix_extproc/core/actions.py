@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
@@ -14,7 +14,7 @@ from eluvix_extproc.core.value import Value
 from eluvix_extproc.errors import EluvixError
 
 
-class Side(Enum):
+class Side(StrEnum):
     REQUEST = "request"
     RESPONSE = "response"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 
 from eluvix_extproc.core.record import Sized
 from eluvix_extproc.core.switchyard.types import Decision
@@ -11,7 +11,7 @@ from eluvix_extproc.core.value import Value
 from eluvix_extproc.errors import EluvixError
 
 
-class BodyMode(Enum):
+class BodyMode(StrEnum):
     """How Envoy sends one side's body; told by `protocol_config` in the first message of a stream.
 
     HYBRID is STREAMED with send_body_without_waiting_for_header_response: the only streamed mode in which headers can

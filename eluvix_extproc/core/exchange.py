@@ -74,7 +74,7 @@ class Exchange:
     ) -> None:
         duplex = BodyMode.FULL_DUPLEX
         may_leave = request_mode is not duplex and response_mode is not duplex
-        self._shared = Shared(limits, headers, surroundings, may_leave, self._finish)
+        self._shared = Shared(limits, headers, surroundings, may_leave)
         self._request = RequestSide(self._shared, request_mode is duplex, ANSWERS[request_mode])
         self._response = ResponseSide(self._shared, response_mode is duplex, self._request)
         self._request_table = REQUEST_TABLES[request_mode]
@@ -82,7 +82,7 @@ class Exchange:
 
     def receive(self, event: Event, now: float) -> list[Action]:
         shared = self._shared
-        if shared.over:
+        if shared.outcome is not None:
             return []
         kind = type(event)
         if handle := self._request_table.get((self._request.state, kind)):
@@ -90,27 +90,26 @@ class Exchange:
         elif answer := self._response_table.get((self._response.state, kind)):
             answer(self._response, event, now)
         elif kind is PeerClosed:
-            self._peer_closed(now)
+            self._peer_closed()
         elif kind not in _INTERNAL:
-            shared.out.append(Abort(f"{kind.__name__} in {self._request.state.value}/{self._response.state.value}"))
-            self._finish(Outcome.INTERNAL, now)
+            shared.out.append(Abort(f"{kind.__name__} in {self._request.state.name}/{self._response.state.name}"))
+            shared.finish(Outcome.INTERNAL)
+        if shared.outcome is not None:
+            self._conclude(shared.outcome, now)
         out, shared.out = shared.out, []
         return out
 
     def close(self, now: float) -> list[Action]:
         return self.receive(PeerClosed(), now)
 
-    def _peer_closed(self, now: float) -> None:
+    def _peer_closed(self) -> None:
         if self._response.state is S.ENDED:
-            self._finish(self._response.ended_outcome(), now)
+            self._shared.finish(self._response.ended_outcome())
         else:
-            self._finish(Outcome.PASSED if self._request.api is None else Outcome.CANCELLED, now)
+            self._shared.finish(Outcome.PASSED if self._request.api is None else Outcome.CANCELLED)
 
-    def _finish(self, outcome: Outcome, now: float) -> None:
+    def _conclude(self, outcome: Outcome, now: float) -> None:
         shared = self._shared
-        if shared.over:
-            return
-        shared.over = True
         if self._response.watched is not None:
             shared.around.charge(self._response.watched)
         shared.out.append(SetDeadline(None))

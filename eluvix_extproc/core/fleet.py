@@ -54,9 +54,10 @@ class Pool:
     cluster: str
     workers: tuple[Worker, ...] = ()
     engine: str = "vllm"
+    ready: tuple[Worker, ...] = field(init=False, repr=False, compare=False)
 
-    def ready(self) -> tuple[Worker, ...]:
-        return tuple(worker for worker in self.workers if worker.ready)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ready", tuple(worker for worker in self.workers if worker.ready))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,16 @@ class Fleet:
     pools: tuple[Pool, ...]
     generation: int = 0
     by_cluster: dict[str, Pool] = field(init=False, repr=False, compare=False)
+    by_role: dict[Role, tuple[Pool, ...]] = field(init=False, repr=False, compare=False)
     pool_of: dict[str, Pool] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_cluster", {pool.cluster: pool for pool in self.pools})
+        by_role: dict[Role, tuple[Pool, ...]] = {}
+        for pool in self.pools:
+            role = self.role_of(pool)
+            by_role[role] = (*by_role.get(role, ()), pool)
+        object.__setattr__(self, "by_role", by_role)
         object.__setattr__(self, "pool_of", {w.address: pool for pool in self.pools for w in pool.workers})
 
     def role_of(self, pool: Pool) -> Role:

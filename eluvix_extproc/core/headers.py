@@ -47,12 +47,12 @@ class Timing:
 
 def foreign_request_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the client's headers that must not go on."""
-    return tuple(name for name in headers if name in STEERING or name.startswith(OUR_PREFIX))
+    return tuple([name for name in headers if name.startswith(OUR_PREFIX) or name in STEERING])
 
 
 def foreign_response_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the worker's headers that only we may set."""
-    return tuple(name for name in headers if name.startswith(OUR_PREFIX))
+    return tuple([name for name in headers if name.startswith(OUR_PREFIX)])
 
 
 def routing_headers(decision: Decision, prefix_hash: str) -> tuple[tuple[str, str], ...]:

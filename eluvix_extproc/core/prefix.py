@@ -58,8 +58,9 @@ def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> Pre
     """
     seed = _seed(model, adapter, prompt.salt, b"")
     if prompt.messages:
-        blocks = tuple(_token_blocks(count.ids, seed))    # the ids hold the tools already
-        return _of_messages(prompt, count, _seed(model, adapter, prompt.salt, prompt.tools), blocks)
+        blocks = tuple(_token_blocks(count.ids, seed)) if count.ids else ()    # the ids hold the tools already
+        whole = _seed(model, adapter, prompt.salt, prompt.tools) if prompt.tools else seed
+        return _of_messages(prompt, count, whole, blocks)
     if prompt.texts and prompt.texts[0]:
         return _of_text(prompt, count, seed)
     if prompt.token_ids and prompt.token_ids[0]:

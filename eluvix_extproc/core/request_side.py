@@ -115,7 +115,7 @@ class RequestSide:
         self._x.out.append(HeadersReply(Side.REQUEST, self._stripped()))
         self.state = R.ENDED if event.end_of_stream else R.FLOWING
         if self._x.may_leave and (leave or event.end_of_stream or "upgrade" in event.headers):
-            self._x.finish(Outcome.PASSED, now)
+            self._x.finish(Outcome.PASSED)
 
     def hold(self, event: RequestBody, now: float) -> None:
         if not self._take(event, now):
@@ -184,14 +184,7 @@ class RequestSide:
             set=ours,
             remove=tuple(n for n in (*self._foreign(), *event.drop_request_headers) if n not in names),
             clear_route_cache=True,
-            metadata={
-                "envoy.lb": {contract.DESTINATION: ",".join(event.decision.workers)},
-                METADATA: {
-                    "role": event.decision.role.value,
-                    "pool": event.decision.pool,
-                    "tokens": event.sized.tokens,
-                },
-            },
+            metadata={"envoy.lb": {contract.DESTINATION: ",".join(event.decision.workers)}},
         )
         self._release(mutation, event.body, None, now)
 
@@ -235,7 +228,7 @@ class RequestSide:
             self._x.out.append(TrailersReply(Side.REQUEST))
         self.state = R.ENDED if self._body_whole else R.FLOWING
         if self.api is None and self._x.may_leave:
-            self._x.finish(Outcome.PASSED, now)
+            self._x.finish(Outcome.PASSED)
 
     def answer_hybrid(self, mutation: Mutation, body: bytes | None, held: list[bytes]) -> None:
         self._x.out.append(HeadersReply(Side.REQUEST, mutation))
@@ -312,7 +305,7 @@ class RequestSide:
         # A Decide of the same call is moot.
         self._x.out = [action for action in self._x.out if not isinstance(action, Decide)]
         self._x.out.append(ImmediateReply(error, api))
-        self._x.finish(Outcome.REFUSED, now)
+        self._x.finish(Outcome.REFUSED)
 
 
 Answer = Callable[[RequestSide, Mutation, "bytes | None", list[bytes]], None]

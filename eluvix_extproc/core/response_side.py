@@ -73,7 +73,7 @@ class ResponseSide:
         """STREAMED: the body comes after this reply, so the figures go to metadata and metrics alone."""
         if self._respond(event, now) and not self.answer.settled:
             self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
-            self._watch_or_leave(now)
+            self._watch_or_leave(self._leaves(False, now))
         else:
             self._pass_response(event, now)
 
@@ -88,7 +88,7 @@ class ResponseSide:
         read = self._respond(event, now)
         self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
         self.state = S.ENDED
-        self._x.finish(Outcome.LEFT if read else self.ended_outcome(), now)
+        self._x.finish(Outcome.LEFT if read else self.ended_outcome())
 
     def _pass_response(self, event: ResponseHeaders, now: float) -> None:
         self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
@@ -98,7 +98,7 @@ class ResponseSide:
             self.state = S.PASSED
             if self._x.may_leave and self._request.state is R.ENDED:
                 failed = self.status is None or self.status >= 400
-                self._x.finish(self.ended_outcome() if failed or self._request.api is None else Outcome.LEFT, now)
+                self._x.finish(self.ended_outcome() if failed or self._request.api is None else Outcome.LEFT)
 
     def await_token(self, event: ResponseBody, now: float) -> None:
         self.bytes += len(event.body)
@@ -112,22 +112,28 @@ class ResponseSide:
         self.bytes += len(event.body)
         self.answer.feed(event.body, True, now)
         self.answer.first_token_at = None
-        self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now)))
+        self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now, True)))
         self._end_response(now)
 
     def _answer_now(self, end: bool, now: float) -> None:
-        self._answer_behind_headers(end, now)
+        """Answer the held headers. Body messages behind them are answered only when the stream is not left now: what
+        we leave unanswered, Envoy passes on as it came."""
+        leaving = self._leaves(end, now)
+        if leaving:
+            self._x.out.append(SetDeadline(None))
+            self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now, end)))
+        else:
+            self._answer_behind_headers(end, now)
         if end:
             self._end_response(now)
         else:
-            self._watch_or_leave(now)
+            self._watch_or_leave(leaving)
 
     def _answer_behind_headers(self, end: bool, now: float) -> None:
-        """Answer the held headers and every body message behind them."""
         self._x.out.append(SetDeadline(None))
         held, self._held = self._held, []
         self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
-        last = self._end_mutation() if end else NO_MUTATION
+        last = Mutation(metadata=self._end_metadata()) if end else NO_MUTATION
         if self._duplex:
             if held or end:
                 self._x.send(Side.RESPONSE, b"".join(held), end, last)
@@ -135,14 +141,21 @@ class ResponseSide:
             self._x.out.extend(BodyReply(Side.RESPONSE) for _ in held[:-1])
             self._x.out.append(BodyReply(Side.RESPONSE, None, last))
 
-    def _watch_or_leave(self, now: float) -> None:
+    def _leaves(self, end: bool, now: float) -> bool:
+        """Whether the stream to us ends here; if not, and it was admitted to be watched, counting begins."""
+        if not self._x.may_leave or self._request.state is not R.ENDED:
+            return False
+        if end or self.answer.failed or not self.answer.streamed:
+            return True
+        if not self._x.around.admit(self.worker() or "", now):
+            return True
+        self.watched = 0
+        return False
+
+    def _watch_or_leave(self, leaving: bool) -> None:
         self.state = S.WATCHED
-        if self._x.may_leave and self._request.state is R.ENDED:
-            failed = self.answer.failed
-            if failed or not self.answer.streamed or not self._x.around.admit(self.worker() or "", now):
-                self._x.finish(Outcome.UPSTREAM_ERROR if failed else Outcome.LEFT, now)
-            else:
-                self.watched = 0
+        if leaving:
+            self._x.finish(Outcome.UPSTREAM_ERROR if self.answer.failed else Outcome.LEFT)
 
     def await_trailers(self, event: ResponseTrailers, now: float) -> None:
         self.answer.feed(b"", True, now)
@@ -157,7 +170,7 @@ class ResponseSide:
         if self.watched is not None:
             self.watched += 1
         self.answer.feed(event.body, event.end_of_stream, now)
-        self._forward(event, self._end_mutation() if event.end_of_stream else NO_MUTATION, now)
+        self._forward(event, Mutation(metadata=self._end_metadata()) if event.end_of_stream else NO_MUTATION, now)
 
     def pass_on(self, event: ResponseBody, now: float) -> None:
         self.bytes += len(event.body)
@@ -173,14 +186,14 @@ class ResponseSide:
             self._end_response(now)
 
     def trailers(self, event: ResponseTrailers, now: float) -> None:
-        self._x.out.append(TrailersReply(Side.RESPONSE, self._end_mutation()))
+        self._x.out.append(TrailersReply(Side.RESPONSE, Mutation(metadata=self._end_metadata())))
         self._end_response(now)
 
     def _end_response(self, now: float) -> None:
         self.state = S.ENDED
         self.ended_at = now
         if self._request.state is R.ENDED:
-            self._x.finish(self.ended_outcome(), now)
+            self._x.finish(self.ended_outcome())
 
     def ended_outcome(self) -> Outcome:
         if self._request.api is None:
@@ -188,8 +201,8 @@ class ResponseSide:
         failed = self.answer.failed or self.status is None or self.status >= 400
         return Outcome.UPSTREAM_ERROR if failed else Outcome.COMPLETED
 
-    def _facts_mutation(self, now: float) -> Mutation:
-        """The response headers of the contract, with what is known at this instant."""
+    def _facts_mutation(self, now: float, end: bool = False) -> Mutation:
+        """The response headers of the contract, with what is known at this instant; at the `end` the metadata too."""
         assert self.head is not None
         foreign = contract.foreign_response_headers(self.head.headers)
         if self._request.api is None:
@@ -204,8 +217,9 @@ class ResponseSide:
             ours.append(("x-eluvix-failopen", self._request.failopen))
         if settings.debug and self._request.headers.get(contract.DEBUG) == "1" and self._request.decision is not None:
             ours.append(("x-eluvix-decision", ";".join(self._request.decision.reasons)))
-        names = {name for name, _ in ours}
-        return Mutation(set=tuple(ours), remove=tuple(name for name in foreign if name not in names))
+        names = {name for name, _ in ours} if foreign else set()
+        remove = tuple([name for name in foreign if name not in names]) if foreign else ()
+        return Mutation(tuple(ours), remove, False, self._end_metadata() if end else {})
 
     def _time(self, now: float) -> contract.Timing:
         answer = self.answer
@@ -238,10 +252,10 @@ class ResponseSide:
             return answer.usage.completion_tokens
         return answer.token_events or None
 
-    def _end_mutation(self) -> Mutation:
+    def _end_metadata(self) -> dict[str, dict[str, str | float]]:
         """What only the end of a response tells, as dynamic metadata for the access log."""
         if self._request.api is None:
-            return NO_MUTATION
+            return {}
         facts: dict[str, str | float] = {}
         ttft_s, _ = self.ttft()
         if ttft_s is not None:
@@ -252,7 +266,7 @@ class ResponseSide:
         tokens = self.completion_tokens()
         if tokens is not None:
             facts["completion_tokens"] = tokens
-        return Mutation(metadata={METADATA: facts}) if facts else NO_MUTATION
+        return {METADATA: facts} if facts else {}
 
     def ttft(self) -> tuple[float | None, Source]:
         """The best that is known by now; in STREAMED the first token comes after the headers have gone."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum, auto
 from typing import Protocol
 
 from eluvix_extproc.core.actions import NO_MUTATION, Action, Mutation, Side, StreamedBodyReply
@@ -42,26 +41,26 @@ class Surroundings(Protocol):
         """An admitted stream is over; `chunks` of it crossed us after it was admitted."""
 
 
-class R(Enum):
-    """States of the request side."""
+class R(IntEnum):
+    """States of the request side; small integers, for they are half of each table lookup's key."""
 
-    IDLE = "idle"
-    HELD = "held"
-    DECIDING = "deciding"
-    DECIDING_HEAD = "deciding on a head"
-    FLOWING = "flowing"
-    ENDED = "ended"
+    IDLE = auto()
+    HELD = auto()
+    DECIDING = auto()
+    DECIDING_HEAD = auto()
+    FLOWING = auto()
+    ENDED = auto()
 
 
-class S(Enum):
+class S(IntEnum):
     """States of the response side."""
 
-    IDLE = "idle"
-    HELD_BRIEFLY = "held briefly"
-    HELD = "held"
-    WATCHED = "watched"
-    PASSED = "passed"
-    ENDED = "ended"
+    IDLE = auto()
+    HELD_BRIEFLY = auto()
+    HELD = auto()
+    WATCHED = auto()
+    PASSED = auto()
+    ENDED = auto()
 
 
 @dataclass(slots=True)
@@ -75,9 +74,17 @@ class Shared:
     header_settings: HeaderSettings
     around: Surroundings
     may_leave: bool
-    finish: Callable[[Outcome, float], None]
     out: list[Action] = field(default_factory=list)
-    over: bool = False
+    outcome: Outcome | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.outcome is not None
+
+    def finish(self, outcome: Outcome) -> None:
+        """The exchange ends with the event at hand; the first outcome holds."""
+        if self.outcome is None:
+            self.outcome = outcome
 
     def send(self, side: Side, body: bytes, end: bool, mutation: Mutation = NO_MUTATION) -> None:
         """FULL_DUPLEX: chunks of at most MAX_CHUNK, the end of stream on the last one only."""

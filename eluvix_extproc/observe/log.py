@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, BinaryIO, Literal
 
 import orjson
@@ -24,12 +26,10 @@ Format = Literal["json", "console"]
 _LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _VALUE_LENGTH = 4_000
 
-_exchanges: Any = structlog.get_logger()
-
 
 def configure(level: Level = "info", form: Format = "json", stream: BinaryIO | None = None) -> None:
     """Send structlog's and the standard library's log records to `stream` (bytes; standard error by default)."""
-    global _exchanges
+    global _exchange_line
     target = sys.stderr.buffer if stream is None else stream
     stamps: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
     finish: list[Any]
@@ -45,8 +45,13 @@ def configure(level: Level = "info", form: Format = "json", stream: BinaryIO | N
         # Module-level loggers of other files must follow a later configure().
         cache_logger_on_first_use=False,
     )
-    # A chain of its own, bound once: `fields` has made its values safe already, and this line is on the hot path.
-    _exchanges = structlog.wrap_logger(_Lines(target), processors=[*stamps, *finish], wrapper_class=wrapper).bind()
+    # The line of an exchange is on the hot path: in JSON it goes by without the chain, for its values are safe already.
+    lines = _Lines(target)
+    if form == "json":
+        _exchange_line = _JsonExchanges(lines, _LEVELS[level])
+    else:
+        bound = structlog.wrap_logger(lines, processors=[*stamps, *finish], wrapper_class=wrapper).bind()
+        _exchange_line = partial(_through_structlog, bound)
     root = logging.getLogger()
     root.handlers[:] = [_FromStandardLibrary()]
     root.setLevel(_LEVELS[level])
@@ -56,11 +61,11 @@ def log_exchange(record: Record) -> None:
     """One line for a finished exchange: error for a defect here, warning for one that went wrong elsewhere."""
     outcome = record.outcome
     if outcome is Outcome.INTERNAL:
-        _exchanges.error("exchange", **fields(record))
+        _exchange_line("error", record)
     elif record.failopen is not None or outcome is Outcome.UPSTREAM_ERROR:
-        _exchanges.warning("exchange", **fields(record))
+        _exchange_line("warning", record)
     else:
-        _exchanges.info("exchange", **fields(record))
+        _exchange_line("info", record)
 
 
 def fields(record: Record) -> dict[str, object]:
@@ -119,7 +124,7 @@ def _ms(seconds: float | None) -> float | None:
 
 def _render_json(_logger: object, _method: str, event: MutableMapping[str, Any]) -> bytes:
     try:
-        return orjson.dumps(event, default=str)
+        return orjson.dumps(event, default=str, option=orjson.OPT_UTC_Z)
     except TypeError:
         # Nested surrogates, integers beyond 64 bits, odd keys: a log line is never worth an exception.
         return json.dumps(event, default=str, skipkeys=True, ensure_ascii=False).encode("utf-8", "replace")
@@ -136,6 +141,24 @@ def _spell_out(_logger: object, _method: str, event: MutableMapping[str, Any]) -
 
 def _encode(_logger: object, _method: str, text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
+
+
+def _through_structlog(logger: Any, level: str, record: Record) -> None:
+    getattr(logger, level)("exchange", **fields(record))
+
+
+class _JsonExchanges:
+    def __init__(self, lines: _Lines, least: int) -> None:
+        self._lines = lines
+        self._least = least
+
+    def __call__(self, level: str, record: Record) -> None:
+        if _LEVELS[level] >= self._least:
+            line = fields(record)
+            line["level"] = level
+            line["timestamp"] = datetime.now(UTC)
+            line["message"] = "exchange"
+            self._lines.msg(_render_json(None, level, line))
 
 
 class _Lines:
@@ -161,3 +184,6 @@ class _FromStandardLibrary(logging.Handler):
         # structlog knows the five named levels only; whatever lies between counts as the one below.
         level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
         structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
+
+
+_exchange_line: Callable[[str, Record], None] = partial(_through_structlog, structlog.get_logger())

@@ -206,7 +206,7 @@ class _Mirror:
         busy, workers = _gauge("eluvix_in_flight"), _gauge("eluvix_workers")
         for pool in fleet.pools:
             busy.add_metric((pool.name,), sum(in_flight.pop(worker.address, 0) for worker in pool.workers))
-            ready = len(pool.ready())
+            ready = len(pool.ready)
             workers.add_metric((pool.name, "ready"), ready)
             workers.add_metric((pool.name, "unready"), len(pool.workers) - ready)
         busy.add_metric((NONE,), sum(in_flight.values()))

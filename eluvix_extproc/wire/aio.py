@@ -81,6 +81,7 @@ class AioServer:
                 if message is grpc.aio.EOF:
                     break
                 session.receive(message)
+                del message   # else each stream keeps its last one while it waits for the next
                 decision = session.deciding
                 if decision is not None:
                     await asyncio.wait((decision,))
@@ -91,6 +92,7 @@ class AioServer:
                 raise
             await transport.flush()
         finally:
+            transport.leave_handler()
             session.closed()
         if transport.failure is not None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, transport.failure)
@@ -117,7 +119,6 @@ class _Transport:
         self._context = context
         self._handler = asyncio.current_task()
         self._queue: list[bytes] = []
-        self._writing = asyncio.Lock()
         self._late: asyncio.Task[None] | None = None
 
     def send(self, message: bytes) -> None:
@@ -134,13 +135,21 @@ class _Transport:
         self._wake()
 
     async def flush(self) -> None:
-        if not self._queue:
-            return
-        async with self._writing:
-            while self._queue:
-                batch, self._queue = self._queue, []
-                for message in batch:
-                    await self._context.write(message)
+        """Write what is queued, from the handler; first let a late flush finish, for gRPC takes one write at a time."""
+        if self._late is not None:
+            await asyncio.wait((self._late,))
+        if self._queue:
+            await self._write()
+
+    async def _write(self) -> None:
+        while self._queue:
+            batch, self._queue = self._queue, []
+            for message in batch:
+                await self._context.write(message)
+
+    def leave_handler(self) -> None:
+        """It goes by itself: cancelled from now on, the stream would end without its status."""
+        self._handler = None
 
     def _wake(self) -> None:
         if not self.attended and self._late is None:
@@ -148,7 +157,7 @@ class _Transport:
 
     async def _flush_late(self) -> None:
         try:
-            await self.flush()
+            await self._write()
         except Exception:
             pass   # the stream is gone; the handler learns that by itself
         self._late = None

@@ -115,11 +115,17 @@ def _event(request: pb.ProcessingRequest) -> Event:
 
 
 def _headers(headers: HeaderMap) -> dict[str, str]:
+    all_of = headers.headers
+    found = {header.key: header.raw_value.decode("utf-8", "surrogateescape") for header in all_of}
+    return found if len(found) == len(all_of) else _joined(headers)
+
+
+def _joined(headers: HeaderMap) -> dict[str, str]:
+    """Repeated headers as one, in their order."""
     found: dict[str, str] = {}
     for header in headers.headers:
         value = header.raw_value.decode("utf-8", "surrogateescape")
-        name = header.key
-        found[name] = f"{found[name]}, {value}" if name in found else value
+        found[header.key] = f"{found[header.key]}, {value}" if header.key in found else value
     return found
 
 

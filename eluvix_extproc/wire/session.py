@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from eluvix_extproc.core.actions import Abort, Decide, Leave, Observe, SetDeadline
+from eluvix_extproc.core.actions import Abort, Action, Decide, Leave, Observe, SetDeadline
 from eluvix_extproc.core.events import DeadlinePassed, Decided, Event, PeerClosed, Undecidable
 from eluvix_extproc.core.exchange import Exchange
 from eluvix_extproc.core.headers import HeaderSettings
@@ -114,20 +114,19 @@ class Session:
     def _advance(self, event: Event) -> None:
         assert self._exchange is not None
         for action in self._exchange.receive(event, self._services.clock()):
-            if isinstance(action, SetDeadline):
-                self._set_deadline(action.at)
-            elif isinstance(action, Decide):
-                self._decide(action)
-            elif isinstance(action, Observe):
-                self._observe(action.record)
-            elif isinstance(action, Leave):
-                self._end()
-                self._transport.finish()
-            elif isinstance(action, Abort):
-                self._end()
-                self._transport.abort(action.reason)
+            do = _DO.get(type(action))
+            if do is None:
+                self._transport.send(codec.encode(action))   # type: ignore[arg-type]  # all others are replies
             else:
-                self._transport.send(codec.encode(action))
+                do(self, action)
+
+    def _leave(self, action: Leave) -> None:
+        self._end()
+        self._transport.finish()
+
+    def _abort(self, action: Abort) -> None:
+        self._end()
+        self._transport.abort(action.reason)
 
     def _decide(self, ask: Decide) -> None:
         verdict = self._services.decider.decide(ask)
@@ -151,7 +150,8 @@ class Session:
             self._services.defect("exchange", error)
             self._fail("internal error")
 
-    def _set_deadline(self, at: float | None) -> None:
+    def _set_deadline(self, action: SetDeadline) -> None:
+        at = action.at
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -170,7 +170,8 @@ class Session:
             self._services.defect("deadline", error)
             self._fail("internal error")
 
-    def _observe(self, record: Record) -> None:
+    def _observe(self, action: Observe) -> None:
+        record = action.record
         claim, self._claim = self._claim, None
         if claim is not None:
             claim.settle(record, self._services.clock())
@@ -183,7 +184,18 @@ class Session:
 
     def _end(self) -> None:
         self._over = True
-        self._set_deadline(None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
         if self._decision is not None:
             self._decision.cancel()
             self._decision = None
+
+
+_DO: dict[type[Action], Callable[[Session, Any], None]] = {
+    SetDeadline: Session._set_deadline,
+    Decide: Session._decide,
+    Observe: Session._observe,
+    Leave: Session._leave,
+    Abort: Session._abort,
+}

@@ -149,6 +149,7 @@ class Wire:
             self.records.append(action.record)
         elif isinstance(action, Leave):
             self.left = True
+            self._go_on_alone()
         elif isinstance(action, Abort):
             self.aborted = True
         elif isinstance(action, ExtendTimeout):
@@ -157,6 +158,18 @@ class Wire:
             self.immediate = action
         else:
             self._reply(action)
+
+    def _go_on_alone(self) -> None:
+        """What was left unanswered goes on as it came: Envoy keeps the bodies, but in full duplex."""
+        for side, waiting in self.waiting.items():
+            if self.immediate is not None or self.modes[side] is BodyMode.FULL_DUPLEX:
+                continue
+            assert not any(isinstance(event, ResponseHeaders) for event in waiting)
+            for event in waiting:
+                if isinstance(event, (RequestBody, ResponseBody)):
+                    self.forwarded[side] += event.body
+                    self.ends[side] += event.end_of_stream
+            waiting.clear()
 
     def _reply(self, reply: HeadersReply | BodyReply | StreamedBodyReply | TrailersReply) -> None:
         side, waiting = reply.side, self.waiting[reply.side]

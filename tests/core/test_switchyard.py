@@ -234,12 +234,12 @@ def test_whatever_the_question_the_answer_is_sound(
     )
     assert answer == _answer(facts, shuffled, hits, in_flight, policy), "neither chance nor order may matter"
 
-    any_ready = any(pool.ready() for pool in fleet.pools)
+    any_ready = any(pool.ready for pool in fleet.pools)
     if not isinstance(answer, Decision):
         assert policy.on_prefill_unavailable == "fail" or (answer == "no_worker" and not any_ready)
         return
     pool = fleet.by_cluster[answer.cluster]
-    ready = {worker.address for worker in pool.ready()}
+    ready = {worker.address for worker in pool.ready}
     assert answer.workers and set(answer.workers) <= ready
     assert len(answer.workers) == len(set(answer.workers)) == min(len(ready), policy.fallback_workers)
     assert (answer.pool, answer.role) == (pool.name, fleet.role_of(pool))

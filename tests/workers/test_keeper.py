@@ -44,7 +44,7 @@ async def test_the_fleet_is_there_before_the_first_scrape() -> None:
         "llm-prefill",
         (Worker("10.0.0.1:8000"),),
     )
-    assert decode.ready() == (Worker("10.0.0.2:8000"), Worker("10.0.0.3:8000"))
+    assert decode.ready == (Worker("10.0.0.2:8000"), Worker("10.0.0.3:8000"))
     await keeper.stop()
 
 
@@ -150,7 +150,7 @@ async def test_a_killed_worker_is_unready_at_the_second_refusal_and_its_cache_fo
         assert not only(keeper).ready
         await keeper.scrape(worker.address)
         assert told.gone == [worker.address]
-        assert keeper.fleet.pools[0].ready() == ()
+        assert keeper.fleet.pools[0].ready == ()
         await worker.start()
         await keeper.scrape(worker.address)
         assert only(keeper).ready

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 from eluvix_extproc.core.fleet import Pool
 from eluvix_extproc.core.switchyard.load import loads, others_load
@@ -43,15 +43,16 @@ def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy
     First those inside the load window that hold something, longest prefix first, equals by load; then all others by
     load. Equal loads are ordered by rendezvous hash, so that replicas which share nothing but the prefix key agree.
     """
-    ready = pool.ready()
+    ready = pool.ready
     load = loads(ready, in_flight, facts.now, policy.load_staleness_s)
     key = facts.prefix_key or _spread(facts, load, in_flight)
-    idle_first = sorted(load, key=lambda address: (load[address], -_weight(key, address), address))
+    weighed = sorted([(busy, -xxh3_64_intdigest(key + address.encode()), address) for address, busy in load.items()])
+    idle_first = [address for _, _, address in weighed]
 
-    held = {address: _cached(hits, address, facts) for address in idle_first}
+    held = {address: _cached(hits, address, facts) if hits else 0 for address in idle_first}
     least = idle_first[0]
     order = idle_first
-    if policy.kv_prefix_affinity:
+    if hits and policy.kv_prefix_affinity:
         near = [a for a in idle_first if held[a] and load[a] <= _window(load[least], held[a] - held[least])]
         near.sort(key=lambda address: -held[address])   # stable: equals stay ordered by load
         chosen = set(near)
@@ -74,10 +75,6 @@ def _window(least_load: float, gain_tokens: int) -> float:
 def _cached(hits: PrefixHits, address: str, facts: Facts) -> int:
     """Tokens that need no prefill; an engine computes the last prompt token in any case, for its logits."""
     return max(0, min(hits.get(address, 0), facts.prompt_tokens - 1))
-
-
-def _weight(key: bytes, address: str) -> int:
-    return xxhash.xxh3_64_intdigest(key + address.encode())
 
 
 def _spread(facts: Facts, load: Mapping[str, float], in_flight: InFlight) -> bytes:

@@ -70,13 +70,12 @@ def _wanted(draft: Draft) -> tuple[Role, ...]:
 
 
 def _configured(fleet: Fleet, roles: Iterable[Role]) -> list[Role]:
-    present = {fleet.role_of(pool) for pool in fleet.pools}
-    return [role for role in roles if role in present]
+    return [role for role in roles if role in fleet.by_role]
 
 
 def _first_ready(fleet: Fleet, roles: Iterable[Role]) -> Pool | None:
     for role in roles:
-        for pool in fleet.pools:
-            if fleet.role_of(pool) is role and pool.ready():
+        for pool in fleet.by_role.get(role, ()):
+            if pool.ready:
                 return pool
     return None
