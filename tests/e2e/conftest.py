@@ -23,6 +23,8 @@ def stacks() -> Iterator[Callable[[str], Stack]]:
         def get(profile: str) -> Stack:
             if profile not in started:
                 started[profile] = running.enter_context(Stack(profile, QUICK_STOP, worker_options=QUICK_PREFILL))
+            # A test before may have made workers fail, which keeps them from being chosen for a while.
+            started[profile].wait_for_fleet(ready=3)
             return started[profile]
 
         yield get
