@@ -112,7 +112,7 @@ class ResponseSide:
         self.bytes += len(event.body)
         self.answer.feed(event.body, True, now)
         self.answer.first_token_at = None
-        self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now, True)))
+        self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now, last=True, end=True)))
         self._end_response(now)
 
     def _answer_now(self, end: bool, now: float) -> None:
@@ -121,7 +121,7 @@ class ResponseSide:
         leaving = self._leaves(end, now)
         if leaving:
             self._x.out.append(SetDeadline(None))
-            self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now, end)))
+            self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now, last=True, end=end)))
         else:
             self._answer_behind_headers(end, now)
         if end:
@@ -133,7 +133,7 @@ class ResponseSide:
         self._x.out.append(SetDeadline(None))
         held, self._held = self._held, []
         self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
-        last = Mutation(metadata=self._end_metadata()) if end else NO_MUTATION
+        last = Mutation(metadata=self._metadata()) if end else NO_MUTATION
         if self._duplex:
             if held or end:
                 self._x.send(Side.RESPONSE, b"".join(held), end, last)
@@ -170,7 +170,7 @@ class ResponseSide:
         if self.watched is not None:
             self.watched += 1
         self.answer.feed(event.body, event.end_of_stream, now)
-        self._forward(event, Mutation(metadata=self._end_metadata()) if event.end_of_stream else NO_MUTATION, now)
+        self._forward(event, Mutation(metadata=self._metadata()) if event.end_of_stream else NO_MUTATION, now)
 
     def pass_on(self, event: ResponseBody, now: float) -> None:
         self.bytes += len(event.body)
@@ -186,7 +186,7 @@ class ResponseSide:
             self._end_response(now)
 
     def trailers(self, event: ResponseTrailers, now: float) -> None:
-        self._x.out.append(TrailersReply(Side.RESPONSE, Mutation(metadata=self._end_metadata())))
+        self._x.out.append(TrailersReply(Side.RESPONSE, Mutation(metadata=self._metadata())))
         self._end_response(now)
 
     def _end_response(self, now: float) -> None:
@@ -201,8 +201,9 @@ class ResponseSide:
         failed = self.answer.failed or self.status is None or self.status >= 400
         return Outcome.UPSTREAM_ERROR if failed else Outcome.COMPLETED
 
-    def _facts_mutation(self, now: float, end: bool = False) -> Mutation:
-        """The response headers of the contract, with what is known at this instant; at the `end` the metadata too."""
+    def _facts_mutation(self, now: float, *, last: bool = False, end: bool = False) -> Mutation:
+        """The response headers of the contract, with what is known at this instant. Where nothing more of ours follows
+        (`last`) the metadata goes along; `end` says whether the answer's end was seen."""
         assert self.head is not None
         foreign = contract.foreign_response_headers(self.head.headers)
         if self._request.api is None:
@@ -219,7 +220,7 @@ class ResponseSide:
             ours.append(("x-eluvix-decision", ";".join(self._request.decision.reasons)))
         names = {name for name, _ in ours} if foreign else set()
         remove = tuple([name for name in foreign if name not in names]) if foreign else ()
-        return Mutation(tuple(ours), remove, False, self._end_metadata() if end else {})
+        return Mutation(tuple(ours), remove, False, self._metadata(end) if last else {})
 
     def _time(self, now: float) -> contract.Timing:
         answer = self.answer
@@ -252,18 +253,18 @@ class ResponseSide:
             return answer.usage.completion_tokens
         return answer.token_events or None
 
-    def _end_metadata(self) -> dict[str, dict[str, str | float]]:
-        """What only the end of a response tells, as dynamic metadata for the access log."""
+    def _metadata(self, end: bool = True) -> dict[str, dict[str, str | float]]:
+        """What is known when we are done with a response, at its end or before, for the access log."""
         if self._request.api is None:
             return {}
         facts: dict[str, str | float] = {}
         ttft_s, _ = self.ttft()
         if ttft_s is not None:
             facts["ttft_ms"] = round(ttft_s * 1000, 1)
-        itl = self.own_itl()
+        itl = self.own_itl() if end else None
         if itl is not None:
             facts["itl_ms"] = round(itl * 1000, 2)
-        tokens = self.completion_tokens()
+        tokens = self.completion_tokens() if end else None
         if tokens is not None:
             facts["completion_tokens"] = tokens
         return {METADATA: facts} if facts else {}

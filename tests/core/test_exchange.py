@@ -317,7 +317,7 @@ def test_headers_wait_for_the_first_token(mode: BodyMode) -> None:
     it.tell(ResponseHeaders(SSE, False, worker="10.0.0.1:8000", cluster="llm-decode", attempts=1), at=100.3)
     assert it.waiting[Side.RESPONSE] and it.extended == []
     if mode is BodyMode.HYBRID:
-        assert it.deadline == pytest.approx(100.45)
+        assert it.deadline == pytest.approx(100.4)
         it.tell(DeadlinePassed(), at=100.3)
         assert it.extended == [301.0]
     assert it.deadline == pytest.approx(400.3)
@@ -350,6 +350,7 @@ def test_a_hybrid_stream_is_left_after_its_first_token_unless_watched() -> None:
     it.tell(ResponseBody(TOKEN, False), at=100.5)
     assert it.left and it.records[0].outcome is Outcome.LEFT and it.records[0].first_token_at == 100.5
     assert it.forwarded[Side.RESPONSE] == TOKEN
+    assert it.metadata["eluvix"] == {"ttft_ms": 500.0}   # the rest is not known yet
 
 
 def test_a_full_duplex_stream_is_never_left() -> None:
