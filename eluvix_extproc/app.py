@@ -36,6 +36,7 @@ from eluvix_extproc.observe.decisions import Decisions
 from eluvix_extproc.observe.metrics import Metrics, State
 from eluvix_extproc.routing import Models, Router
 from eluvix_extproc.wire import aio
+from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.health import Health
 from eluvix_extproc.wire.session import Services
 from eluvix_extproc.workers.keeper import FleetKeeper
@@ -74,6 +75,7 @@ class App:
         self._metrics = Metrics(CollectorRegistry())
         self._decisions = Decisions()
         self._health = Health()
+        self._deadlines = Deadlines(self._clock)
         self._not_ready: str | None = "starting"
         self._server = aio.AioServer(lambda: self._services, self._health)
         self._keeper = FleetKeeper(
@@ -243,6 +245,7 @@ class App:
             observe=partial(self._observe, watch),
             defect=self._defect,
             clock=self._clock,
+            deadlines=self._deadlines,
         )
 
     def _observe(self, watch: Watch, record: Record) -> None:

@@ -39,6 +39,7 @@ from eluvix_extproc.physics import catalogue
 from eluvix_extproc.routing import Model, Models, Router
 from eluvix_extproc.tokens import build
 from eluvix_extproc.wire import codec
+from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 from eluvix_extproc.wire.session import Claim, Services, Session
 
@@ -113,7 +114,14 @@ class _Bench:
         )
         self._around = _Around(pace)
         self._services = Services(
-            Limits(), HeaderSettings(), self._around, self._router, self._observe, _raise, time.monotonic
+            Limits(),
+            HeaderSettings(),
+            self._around,
+            self._router,
+            self._observe,
+            _raise,
+            time.monotonic,
+            Deadlines(time.monotonic),
         )
 
     def _observe(self, record: Record) -> None:

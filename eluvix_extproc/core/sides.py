@@ -12,7 +12,7 @@ from eluvix_extproc.core.record import Outcome
 
 MAX_CHUNK = 62_000     # Envoy recommends at most 64 KiB a message on the way back
 METADATA = "eluvix"    # namespace of our dynamic metadata
-EXTEND_AFTER_S = 0.15  # below Envoy's default message_timeout of 200 ms
+EXTEND_AFTER_S = 0.1    # below Envoy's default message_timeout of 200 ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ from eluvix_extproc.wire.pb.base_pb2 import HeaderMap
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 _SERVED = "x-gateway-destination-endpoint-served"
+_BODIES: dict[bytes, type[RequestBody] | type[ResponseBody]] = {b"\x22": RequestBody, b"\x2a": ResponseBody}
+_BODY_TAG = 0x0A
+_END = b"\x10\x01"
 _MODES: dict[pb.BodySendMode, BodyMode] = {
     pb.NONE: BodyMode.NONE,
     pb.STREAMED: BodyMode.STREAMED,
@@ -72,6 +75,8 @@ def decode_first(message: bytes) -> tuple[Opening, Event]:
 
 def decode(message: bytes) -> Event:
     """The event of a later message. Raises RemoteProtocolError."""
+    if message[:1] in _BODIES and (event := _plain_body(message)) is not None:
+        return event
     return _event(_parse(message))
 
 
@@ -81,6 +86,44 @@ def encode(reply: Reply) -> bytes:
         return _UNCHANGED[reply.side]  # what a watched stream is made of
     encoder: Any = _ENCODERS[type(reply)]
     return bytes(encoder(reply).SerializeToString())
+
+
+def _plain_body(message: bytes) -> RequestBody | ResponseBody | None:
+    """A body message that holds nothing else, which nearly all are, without the protobuf library; None for others.
+
+    The shape: tag of request_body or response_body, length of the rest; tag of body, its length, the bytes (left out
+    when empty); tag of end_of_stream and 1 (left out when false).
+    """
+    length, at = _varint(message, 1)
+    if at + length != len(message):
+        return None
+    end = False
+    if message[-2:] == _END and length >= 2:
+        end, length = True, length - 2
+    body = b""
+    if length:
+        if message[at] != _BODY_TAG:
+            return None
+        size, start = _varint(message, at + 1)
+        if start + size != at + length:
+            # What looks like the end's field may be the body's last two bytes.
+            if not end or start + size != at + length + 2:
+                return None
+            end = False
+        body = message[start : start + size]
+    return _BODIES[message[:1]](body, end)
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and where it ends; (0, -1) when it does not."""
+    value = shift = 0
+    for byte in message[at : at + 5]:
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, -1
 
 
 def _parse(message: bytes) -> pb.ProcessingRequest:

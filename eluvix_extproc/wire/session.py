@@ -20,6 +20,7 @@ from eluvix_extproc.core.record import Record
 from eluvix_extproc.core.sides import Limits, Surroundings
 from eluvix_extproc.errors import FailOpen, RemoteProtocolError
 from eluvix_extproc.wire import codec
+from eluvix_extproc.wire.deadlines import Deadlines
 
 
 class Transport(Protocol):
@@ -59,6 +60,7 @@ class Services:
     observe: Callable[[Record], None]
     defect: Callable[[str, BaseException], None]   # (where, what): an exception that should not have been
     clock: Callable[[], float]
+    deadlines: Deadlines
 
 
 class Session:
@@ -66,7 +68,6 @@ class Session:
         self._services = services
         self._transport = transport
         self._exchange: Exchange | None = None
-        self._deadline: asyncio.TimerHandle | None = None
         self._decision: asyncio.Task[None] | None = None
         self._claim: Claim | None = None
         self._over = False
@@ -151,16 +152,12 @@ class Session:
             self._fail("internal error")
 
     def _set_deadline(self, action: SetDeadline) -> None:
-        at = action.at
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if at is not None:
-            delay = max(0.0, at - self._services.clock())
-            self._deadline = asyncio.get_running_loop().call_later(delay, self._deadline_passed)
+        if action.at is not None:
+            self._services.deadlines.set(self._deadline_passed, action.at)
+        else:
+            self._services.deadlines.clear(self._deadline_passed)
 
     def _deadline_passed(self) -> None:
-        self._deadline = None
         if self._decision is not None:
             self._decision.cancel()
             self._decision = None
@@ -184,9 +181,7 @@ class Session:
 
     def _end(self) -> None:
         self._over = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._services.deadlines.clear(self._deadline_passed)
         if self._decision is not None:
             self._decision.cancel()
             self._decision = None

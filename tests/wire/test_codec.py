@@ -9,6 +9,7 @@ import envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 as filters
 import envoy_data_plane.envoy.service.ext_proc.v3 as service
 import envoy_data_plane.google.protobuf as well_known
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ from eluvix_extproc.core.events import (
 from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.errors import BodyTooLarge, MalformedBody, RemoteProtocolError, Unavailable, UnknownModel
 from eluvix_extproc.wire import codec
+from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 
 MODE = filters.ProcessingModeBodySendMode
 
@@ -51,6 +53,42 @@ def test_bodies(body: bytes, end: bool) -> None:
     message = service.HttpBody(body=body, end_of_stream=end)
     assert codec.decode(bytes(service.ProcessingRequest(request_body=message))) == RequestBody(body, end)
     assert codec.decode(bytes(service.ProcessingRequest(response_body=message))) == ResponseBody(body, end)
+
+
+@given(
+    st.sampled_from(["request_body", "response_body"]),
+    st.one_of(st.binary(max_size=300), st.binary(max_size=20).map(lambda body: body + b"\x10\x01")),
+    st.booleans(),
+    st.booleans(),
+)
+def test_bodies_are_read_as_the_protobuf_library_reads_them(name: str, body: bytes, end: bool, more: bool) -> None:
+    request = pb.ProcessingRequest()
+    getattr(request, name).SetInParent()
+    getattr(request, name).body = body
+    getattr(request, name).end_of_stream = end
+    if more:
+        request.metadata_context.filter_metadata["envoy.lb"].update({"k": "v"})
+    kind = RequestBody if name == "request_body" else ResponseBody
+    assert codec.decode(request.SerializeToString()) == kind(body, end)
+
+
+@given(st.sampled_from([b"\x22", b"\x2a"]), st.binary(max_size=40))
+def test_odd_bodies_are_read_as_the_protobuf_library_reads_them(tag: bytes, rest: bytes) -> None:
+    message = tag + rest
+    try:
+        parsed = pb.ProcessingRequest.FromString(message)
+    except DecodeError:
+        with pytest.raises(RemoteProtocolError):
+            codec.decode(message)
+        return
+    try:
+        event = codec.decode(message)
+    except RemoteProtocolError:
+        assert parsed.WhichOneof("request") is None
+        return
+    if isinstance(event, (RequestBody, ResponseBody)):
+        theirs = parsed.request_body if isinstance(event, RequestBody) else parsed.response_body
+        assert (event.body, event.end_of_stream) == (theirs.body, theirs.end_of_stream)
 
 
 def test_headers() -> None:
