@@ -101,7 +101,7 @@ def test_forgetting_a_worker_leaves_nothing_of_it() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 3000)), min_size=1, max_size=50))
+@given(st.lists(st.tuples(st.floats(1e-9, 10), st.integers(1, 3000)), min_size=1, max_size=50))
 def test_a_mean_stays_between_the_extremes(samples: list[tuple[float, int]]) -> None:
     pace = Pace()
     for at, (itl_s, tokens) in enumerate(samples):
