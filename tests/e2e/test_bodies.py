@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import json
+import random
 from collections.abc import Callable
 
 import pytest
@@ -172,6 +174,18 @@ def test_a_gzip_body_is_read_and_forwarded_as_it_came(stack: Stack, http2: bool,
     received = stack.received_once(mark)
     assert received["body_sha256"] == digest(body)
     assert dict(received["headers"])["content-encoding"] == "gzip"
+
+
+def test_a_gzip_body_beyond_what_is_held_arrives_as_it_came(stack: Stack, http2: bool, mark: str) -> None:
+    """Of 1.5 MB compressed the head is decoded for the decision."""
+    text = base64.b64encode(random.Random(mark).randbytes(1_500_000)).decode()
+    body = gzip.compress(chat(f"{mark} {text}"), 1, mtime=0)
+    assert len(body) > MIB
+    headers = {"x-test": mark, "content-encoding": "gzip", "x-sim-fault": AT_ONCE}
+    answer = post(stack.port, body, headers=headers, http2=http2)
+    assert answer.status == 200, answer.body
+    assert (answer.ours("pd-role"), answer.ours("failopen")) == ("prefill", None)
+    assert stack.received_once(mark)["body_sha256"] == digest(body)
 
 
 def test_a_gzip_bomb_is_refused(stack: Stack, http2: bool, mark: str) -> None:
