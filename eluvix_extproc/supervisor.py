@@ -47,6 +47,8 @@ async def _keep(
     while True:
         started = loop.time()
         child = children[number] = await asyncio.create_subprocess_exec(*command)
+        if stopping.is_set():    # told to stop while this one was being started, so nobody has told it
+            child.terminate()
         code = await child.wait()
         if stopping.is_set():
             return 0 if code in (0, -signal.SIGTERM, -signal.SIGINT) else 1

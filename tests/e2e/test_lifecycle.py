@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import urllib.error
@@ -213,10 +212,10 @@ def test_what_cannot_be_taken_is_refused_whole(
 def test_a_file_that_is_away_for_a_moment_changes_nothing(stack: Stack, mark: str) -> None:
     refused, applied = reloads(stack, "refused"), reloads(stack, "applied")
     away = stack.sidecar.config_file.with_suffix(".away")
-    os.rename(stack.sidecar.config_file, away)
+    stack.sidecar.config_file.rename(away)
     wait_until(lambda: reloads(stack, "refused") > refused, "the refusal")
     assert role_of(stack, mark) == "decode"
-    os.rename(away, stack.sidecar.config_file)
+    away.rename(stack.sidecar.config_file)
     wait_until(lambda: reloads(stack, "applied") > applied, "the reload")
 
 
