@@ -56,7 +56,11 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class Answer(Protocol):
-    """Facts grow with every `feed`. `settled` says that nothing more will be learned that headers could carry."""
+    """Facts grow with every `feed`.
+
+    `settled` says that nothing more will be learned that headers could carry; `complete` that all of the answer is
+    here, though its end of stream may still come in a message of its own.
+    """
 
     first_token_at: float | None
     last_token_at: float | None
@@ -67,6 +71,9 @@ class Answer(Protocol):
 
     @property
     def settled(self) -> bool: ...
+
+    @property
+    def complete(self) -> bool: ...
 
     def feed(self, chunk: bytes, end: bool, now: float) -> None: ...
 
@@ -85,11 +92,12 @@ class _Facts:
 class StreamedAnswer(_Facts):
     """An SSE answer; settled at its first token or its failure."""
 
-    __slots__ = ("_splitter",)
+    __slots__ = ("_splitter", "complete")
     streamed = True
 
     def __init__(self) -> None:
         super().__init__()
+        self.complete = False
         self._splitter = SseSplitter()
 
     @property
@@ -105,6 +113,7 @@ class StreamedAnswer(_Facts):
 
     def _event(self, data: bytes, now: float) -> None:
         if data == b"[DONE]":
+            self.complete = True
             return
         try:
             answer = _decode(data)
@@ -122,25 +131,28 @@ class StreamedAnswer(_Facts):
 
 
 class WholeAnswer(_Facts):
-    """A JSON answer; settled at its end, or when it outgrows what is held."""
+    """A JSON answer of `length` bytes, where that is announced; settled at its end, or when it outgrows its bound."""
 
-    __slots__ = ("_chunks", "_size", "settled")
+    __slots__ = ("_chunks", "_length", "_size", "complete", "settled")
     streamed = False
 
-    def __init__(self) -> None:
+    def __init__(self, length: int | None = None) -> None:
         super().__init__()
+        self._length = length
         self._chunks: list[bytes] = []
         self._size = 0
         self.settled = False
+        self.complete = False
 
     def feed(self, chunk: bytes, end: bool, now: float) -> None:
         if self.settled:
             return
         self._chunks.append(chunk)
         self._size += len(chunk)
-        if end or self._size > MAX_HELD_ANSWER:
+        self.complete = end or self._size == self._length
+        if self.complete or self._size > MAX_HELD_ANSWER:
             self.settled = True
-            if end:
+            if self.complete:
                 self._read(b"".join(self._chunks), now)
             self._chunks = []
 
@@ -163,6 +175,7 @@ class OpaqueAnswer(_Facts):
     __slots__ = ()
     streamed = False
     settled = True
+    complete = False
 
     def feed(self, chunk: bytes, end: bool, now: float) -> None:
         pass
@@ -176,7 +189,8 @@ def answer_of(headers: Headers) -> Answer:
     if media_type == "text/event-stream":
         return StreamedAnswer()
     if media_type == "application/json" or media_type.endswith("+json"):
-        return WholeAnswer()
+        length = headers.get("content-length", "")
+        return WholeAnswer(int(length) if length.isdecimal() and length.isascii() else None)
     return OpaqueAnswer()
 
 

@@ -166,9 +166,9 @@ _DECIDE: _RequestTable = {
     (R.DECIDING, Decided): RequestSide.decided,
     (R.DECIDING, Undecidable): RequestSide.undecidable,
     (R.DECIDING, DeadlinePassed): RequestSide.late,
-    (R.DECIDING_HEAD, Decided): RequestSide.decided,
-    (R.DECIDING_HEAD, Undecidable): RequestSide.undecidable,
-    (R.DECIDING_HEAD, DeadlinePassed): RequestSide.late,
+    (R.DECIDING_EARLY, Decided): RequestSide.decided,
+    (R.DECIDING_EARLY, Undecidable): RequestSide.undecidable,
+    (R.DECIDING_EARLY, DeadlinePassed): RequestSide.late,
 }
 _FLOW: _RequestTable = {
     (R.FLOWING, RequestBody): RequestSide.flow,
@@ -179,8 +179,8 @@ _HOLD: _RequestTable = {
     (R.HELD, RequestBody): RequestSide.hold,
     (R.HELD, RequestTrailers): RequestSide.hold_trailers,
     (R.HELD, DeadlinePassed): RequestSide.late,
-    (R.DECIDING_HEAD, RequestBody): RequestSide.take_more,
-    (R.DECIDING_HEAD, RequestTrailers): RequestSide.note_trailers,
+    (R.DECIDING_EARLY, RequestBody): RequestSide.take_more,
+    (R.DECIDING_EARLY, RequestTrailers): RequestSide.note_trailers,
     **_DECIDE,
     **_FLOW,
 }
@@ -191,7 +191,7 @@ _HOLD_BUFFERED: _RequestTable = {
     (R.HELD, RequestTrailers): RequestSide.hold_trailers,
     (R.HELD, DeadlinePassed): RequestSide.late_buffered,
     (R.DECIDING, RequestTrailers): RequestSide.note_trailers,
-    (R.DECIDING_HEAD, RequestTrailers): RequestSide.note_trailers,
+    (R.DECIDING_EARLY, RequestTrailers): RequestSide.note_trailers,
     **_DECIDE,
     **_FLOW,
 }

@@ -16,6 +16,9 @@ ROLE = "x-eluvix-pd-role"
 PREFIX_HASH = "x-eluvix-kv-prefix-hash"
 DESTINATION = "x-gateway-destination-endpoint"
 DEBUG = "x-eluvix-debug"
+# Set where the rest of a body follows its decision, or trailers do: Envoy sends what it keeps for a retry a second time
+# when the sidecar fails within such a body, so the rendered route for this header has no retries.
+NO_RETRIES = ("x-eluvix-retries", "off")
 
 # Request headers that steer Envoy or an engine: a client's own copies never survive, and nothing that begins with
 # OUR_PREFIX does, in either direction. DEBUG is the client's to set, for us alone.

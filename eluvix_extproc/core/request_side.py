@@ -59,6 +59,7 @@ class RequestSide:
         self._held: list[bytes] = []        # body messages not answered yet
         self._trailers = False
         self._body_whole = False            # its end was seen
+        self._head_only = False             # the decision rests on a head of the body
         self._guard: Guard | None = None    # set while bytes pass that nobody has parsed
 
     def _open(self, event: RequestHeaders, now: float) -> bool:
@@ -122,7 +123,7 @@ class RequestSide:
             return
         if self.bytes > self._x.limits.max_held_bytes:
             self._ask(False, now)
-        elif event.end_of_stream:
+        elif event.end_of_stream or self.bytes == self._content_length:
             self._ask(True, now)
 
     def hold_whole(self, event: RequestBody, now: float) -> None:
@@ -157,7 +158,8 @@ class RequestSide:
             self.api = None
             self._release(self._stripped(), None, None, now)
             return
-        self.state = R.DECIDING if complete else R.DECIDING_HEAD
+        self._head_only = not complete
+        self.state = R.DECIDING if self._body_whole else R.DECIDING_EARLY
         if complete:
             size = len(body)
         else:
@@ -169,7 +171,8 @@ class RequestSide:
             self._inspect(self._held, now)
 
     def take_more(self, event: RequestBody, now: float) -> None:
-        if self._take(event, now):
+        """More of a body whose decision is under way; also the message that only ends it."""
+        if self._take(event, now) and self._head_only:
             self._inspect((event.body,), now)
 
     def note_trailers(self, event: RequestTrailers, now: float) -> None:
@@ -179,6 +182,8 @@ class RequestSide:
         self.decision, self.sized = event.decision, event.sized
         prefix_hash = event.sized.prefix_hash
         ours = contract.routing_headers(event.decision, prefix_hash)
+        if self._head_only or self._trailers:
+            ours += (contract.NO_RETRIES,)
         names = {name for name, _ in ours}
         mutation = Mutation(
             set=ours,
@@ -274,7 +279,7 @@ class RequestSide:
 
     def abandon(self) -> None:
         """Envoy answered the client by itself while we were reading: nothing is owed any more."""
-        if self.state in (R.HELD, R.DECIDING, R.DECIDING_HEAD):
+        if self.state in (R.HELD, R.DECIDING, R.DECIDING_EARLY):
             self._x.out.append(SetDeadline(None))
             self._held = []
             self.state = R.ENDED

@@ -104,8 +104,9 @@ class ResponseSide:
         self.bytes += len(event.body)
         self._held.append(event.body)
         self.answer.feed(event.body, event.end_of_stream, now)
-        if self.answer.settled or event.end_of_stream:
-            self._answer_now(event.end_of_stream, now)
+        end = event.end_of_stream or self._ends_early()
+        if self.answer.settled or end:
+            self._answer_now(end, now)
 
     def await_whole(self, event: ResponseBody, now: float) -> None:
         """BUFFERED: the whole answer is here; a stream's own pace is lost, so only its usage counts."""
@@ -170,19 +171,24 @@ class ResponseSide:
         if self.watched is not None:
             self.watched += 1
         self.answer.feed(event.body, event.end_of_stream, now)
-        self._forward(event, Mutation(metadata=self._metadata()) if event.end_of_stream else NO_MUTATION, now)
+        end = event.end_of_stream or self._ends_early()
+        self._forward(event, end, Mutation(metadata=self._metadata()) if end else NO_MUTATION, now)
 
     def pass_on(self, event: ResponseBody, now: float) -> None:
         self.bytes += len(event.body)
         self.state = S.PASSED
-        self._forward(event, NO_MUTATION, now)
+        self._forward(event, event.end_of_stream, NO_MUTATION, now)
 
-    def _forward(self, event: ResponseBody, mutation: Mutation, now: float) -> None:
+    def _ends_early(self) -> bool:
+        """All of the answer is here and nothing else keeps us: a message that only ends the stream need not come."""
+        return self.answer.complete and self._x.may_leave and self._request.state is R.ENDED
+
+    def _forward(self, event: ResponseBody, end: bool, mutation: Mutation, now: float) -> None:
         if self._duplex:
             self._x.send(Side.RESPONSE, event.body, event.end_of_stream, mutation)
         else:
             self._x.out.append(BodyReply(Side.RESPONSE, None, mutation))
-        if event.end_of_stream:
+        if end:
             self._end_response(now)
 
     def trailers(self, event: ResponseTrailers, now: float) -> None:

@@ -47,7 +47,7 @@ class R(IntEnum):
     IDLE = auto()
     HELD = auto()
     DECIDING = auto()
-    DECIDING_HEAD = auto()
+    DECIDING_EARLY = auto()
     FLOWING = auto()
     ENDED = auto()
 

@@ -143,6 +143,19 @@ def test_a_whole_answer_is_settled_at_its_end() -> None:
     assert answer.last_token_at == 2.0 and answer.first_token_at is None
 
 
+def test_an_answer_is_complete_where_its_length_or_its_last_event_says_so() -> None:
+    whole = WholeAnswer(2)
+    whole.feed(b"{", False, 1.0)
+    assert not whole.complete
+    whole.feed(b"}", False, 1.0)
+    assert whole.complete and whole.settled
+    stream = StreamedAnswer()
+    stream.feed(TOKENS[0] + b"\n\n", False, 1.0)
+    assert not stream.complete
+    stream.feed(b"data: [DONE]\n\n", False, 1.0)
+    assert stream.complete
+
+
 def test_the_first_token_of_a_one_token_answer_is_its_end() -> None:
     answer = WholeAnswer()
     answer.feed(b'{"usage":{"completion_tokens":1}}', True, 2.0)
@@ -162,6 +175,7 @@ def test_a_large_whole_answer_is_let_go() -> None:
         ({"content-type": "application/json"}, WholeAnswer),
         ({"content-type": "text/event-stream", "content-encoding": "gzip"}, OpaqueAnswer),
         ({"content-type": "application/json", "content-encoding": "identity"}, WholeAnswer),
+        ({"content-type": "application/json", "content-length": "²"}, WholeAnswer),
         ({"content-type": "audio/mpeg"}, OpaqueAnswer),
         ({}, OpaqueAnswer),
     ],

@@ -184,6 +184,38 @@ def test_a_chunked_empty_body_passes(mode: BodyMode) -> None:
 
 
 @pytest.mark.parametrize("mode", STREAMING)
+@pytest.mark.parametrize("new", [None, b"new"])
+def test_a_body_of_the_announced_length_is_not_waited_for(mode: BodyMode, new: bytes | None) -> None:
+    for late in (True, False):
+        it = wire(mode)
+        it.tell(RequestHeaders({**POST, "content-length": str(len(BODY))}, False))
+        it.tell(RequestBody(BODY, False))
+        assert [(ask.body, ask.complete) for ask in it.decides] == [(BODY, True)]
+        if late:
+            it.tell(RequestBody(b"", True))
+        it.decide(body=new)
+        if not late:
+            it.tell(RequestBody(b"", True))
+        assert bytes(it.forwarded[Side.REQUEST]) == (new or BODY)
+        assert it.ends[Side.REQUEST] == 1 and not it.waiting[Side.REQUEST]
+
+
+@pytest.mark.parametrize("mode", STREAMING)
+def test_a_decided_body_that_goes_on_is_not_to_be_retried(mode: BodyMode) -> None:
+    beyond = wire(mode, limits=SMALL)
+    beyond.request(b" " * 150, [])
+    trailed = wire(mode)
+    trailed.tell(RequestHeaders(POST, False))
+    trailed.tell(RequestBody(BODY, False))
+    trailed.tell(RequestTrailers())
+    plain = wire(mode)
+    plain.request(BODY, [])
+    for it, marked in ((beyond, True), (trailed, True), (plain, False)):
+        it.decide()
+        assert ("x-eluvix-retries" in it.headers(Side.REQUEST)) is marked
+
+
+@pytest.mark.parametrize("mode", STREAMING)
 def test_request_trailers_end_the_body(mode: BodyMode) -> None:
     it = wire(mode)
     it.tell(RequestHeaders(POST, False))
@@ -382,6 +414,23 @@ def test_a_whole_answer_gets_derived_timing(mode: BodyMode) -> None:
     assert headers["x-eluvix-ttft-ms"] == "800.0" and headers["x-eluvix-itl-ms"] == "20.00"
     assert headers["x-eluvix-timing"] == "ttft=derived,itl=worker-mean"
     assert it.records[0].outcome is Outcome.COMPLETED
+
+
+def test_an_answer_that_is_all_there_is_not_waited_for() -> None:
+    body = b'{"usage":{"completion_tokens":11}}'
+    whole = routed(BodyMode.HYBRID)
+    whole.tell(ResponseHeaders({**JSON, "content-length": str(len(body))}, False))
+    whole.tell(ResponseBody(body, False), at=101.0)
+    stream = routed(BodyMode.HYBRID)
+    stream.tell(ResponseHeaders(SSE, False))
+    stream.tell(ResponseBody(TOKEN, False))
+    stream.tell(ResponseBody(TOKEN + TAIL, False))
+    for it in (whole, stream):
+        assert it.left and it.records[0].outcome is Outcome.COMPLETED
+    duplex = routed(BodyMode.FULL_DUPLEX)
+    duplex.tell(ResponseHeaders(SSE, False))
+    duplex.tell(ResponseBody(TOKEN + TAIL, False))
+    assert not duplex.left
 
 
 def test_what_is_not_known_is_absent() -> None:
