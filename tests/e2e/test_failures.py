@@ -89,6 +89,8 @@ def test_full_duplex_fails_closed(fault: str, mark: str, tmp_path: Path) -> None
         assert phases.under_way() == [request.name for request in phases.requests]
         bring_about(fault, stack)
         phases.release()
+        fresh = ask(stack, f"{mark}-fresh", False)
+        assert (fresh.status, fresh.ended) in ((503, True), (200, True))
         for request in phases.requests:
             answer = request.answer.result()
             if request.phase == "streaming":
