@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from eluvix_extproc.core.actions import Abort, Action, Leave, Observe, SetDeadline
+from eluvix_extproc.core.actions import Abort, Action, Leave, Observe
 from eluvix_extproc.core.events import (
     BodyMode,
     DeadlinePassed,
@@ -112,7 +112,7 @@ class Exchange:
         shared = self._shared
         if self._response.watched is not None:
             shared.around.charge(self._response.watched)
-        shared.out.append(SetDeadline(None))
+        shared.clear_deadline()
         shared.out.append(Observe(self._record(outcome, now)))
         if outcome is not Outcome.INTERNAL:
             shared.out.append(Leave())

@@ -12,7 +12,6 @@ from eluvix_extproc.core.actions import (
     HeadersReply,
     ImmediateReply,
     Mutation,
-    SetDeadline,
     Side,
     TrailersReply,
 )
@@ -79,7 +78,7 @@ class RequestSide:
     def open_held(self, event: RequestHeaders, now: float) -> None:
         if self._open(event, now):
             self.state = R.HELD
-            self._x.out.append(SetDeadline(now + self._x.limits.decision_timeout_s))
+            self._x.set_deadline(now + self._x.limits.decision_timeout_s)
         else:
             self._pass_request(event, now)
 
@@ -87,7 +86,7 @@ class RequestSide:
         if self._open(event, now):
             self.state = R.HELD
             self._x.out.append(HeadersReply(Side.REQUEST, self._stripped()))
-            self._x.out.append(SetDeadline(now + self._x.limits.decision_timeout_s))
+            self._x.set_deadline(now + self._x.limits.decision_timeout_s)
         else:
             self._pass_request(event, now, leave=True)
 
@@ -95,7 +94,7 @@ class RequestSide:
         if self._open(event, now):
             assert self.api is not None
             self.state, self._body_whole = R.DECIDING, True
-            self._x.out.append(SetDeadline(now + self._x.limits.decision_timeout_s))
+            self._x.set_deadline(now + self._x.limits.decision_timeout_s)
             self._x.out.append(Decide(self.api, self.headers, b"", False, self._content_length or 0, now))
         else:
             self._pass_request(event, now, leave=True)
@@ -219,7 +218,7 @@ class RequestSide:
         """Answer everything that the request side owes, with `body` in the place of the client's when given."""
         if self._x.over:
             return
-        self._x.out.append(SetDeadline(None))
+        self._x.clear_deadline()
         if failopen is not None:
             self._unrouted(failopen, now)
             mutation = _with_metadata(mutation, {"failopen": failopen})
@@ -280,7 +279,7 @@ class RequestSide:
     def abandon(self) -> None:
         """Envoy answered the client by itself while we were reading: nothing is owed any more."""
         if self.state in (R.HELD, R.DECIDING, R.DECIDING_EARLY):
-            self._x.out.append(SetDeadline(None))
+            self._x.clear_deadline()
             self._held = []
             self.state = R.ENDED
 

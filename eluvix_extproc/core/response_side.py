@@ -9,7 +9,6 @@ from eluvix_extproc.core.actions import (
     ExtendTimeout,
     HeadersReply,
     Mutation,
-    SetDeadline,
     Side,
     TrailersReply,
 )
@@ -52,7 +51,7 @@ class ResponseSide:
         """FULL_DUPLEX: no message timeout runs, so there is none to extend (Envoy would log each try)."""
         if self._respond(event, now) and not self.answer.settled:
             self.state = S.HELD
-            self._x.out.append(SetDeadline(now + self._x.limits.max_hold_s))
+            self._x.set_deadline(now + self._x.limits.max_hold_s)
         else:
             self._pass_response(event, now)
 
@@ -60,14 +59,14 @@ class ResponseSide:
         """HYBRID: Envoy's message timeout runs, but a message to extend it is spared when the first token is fast."""
         if self._respond(event, now) and not self.answer.settled:
             self.state = S.HELD_BRIEFLY
-            self._x.out.append(SetDeadline(now + min(EXTEND_AFTER_S, self._x.limits.max_hold_s)))
+            self._x.set_deadline(now + min(EXTEND_AFTER_S, self._x.limits.max_hold_s))
         else:
             self._pass_response(event, now)
 
     def extend(self, event: DeadlinePassed, now: float) -> None:
         self.state = S.HELD
         self._x.out.append(ExtendTimeout(self._x.limits.max_hold_s + 1.0))
-        self._x.out.append(SetDeadline(now + self._x.limits.max_hold_s))
+        self._x.set_deadline(now + self._x.limits.max_hold_s)
 
     def respond_unheld(self, event: ResponseHeaders, now: float) -> None:
         """STREAMED: the body comes after this reply, so the figures go to metadata and metrics alone."""
@@ -121,7 +120,7 @@ class ResponseSide:
         we leave unanswered, Envoy passes on as it came."""
         leaving = self._leaves(end, now)
         if leaving:
-            self._x.out.append(SetDeadline(None))
+            self._x.clear_deadline()
             self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now, last=True, end=end)))
         else:
             self._answer_behind_headers(end, now)
@@ -131,7 +130,7 @@ class ResponseSide:
             self._watch_or_leave(leaving)
 
     def _answer_behind_headers(self, end: bool, now: float) -> None:
-        self._x.out.append(SetDeadline(None))
+        self._x.clear_deadline()
         held, self._held = self._held, []
         self._x.out.append(HeadersReply(Side.RESPONSE, self._facts_mutation(now)))
         last = Mutation(metadata=self._metadata()) if end else NO_MUTATION

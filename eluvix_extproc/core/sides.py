@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Protocol
 
-from eluvix_extproc.core.actions import NO_MUTATION, Action, Mutation, Side, StreamedBodyReply
+from eluvix_extproc.core.actions import NO_MUTATION, Action, Mutation, SetDeadline, Side, StreamedBodyReply
 from eluvix_extproc.core.headers import HeaderSettings
 from eluvix_extproc.core.record import Outcome
 
@@ -76,6 +76,16 @@ class Shared:
     may_leave: bool
     out: list[Action] = field(default_factory=list)
     outcome: Outcome | None = None
+    deadline: bool = False    # whether one stands
+
+    def set_deadline(self, at: float) -> None:
+        self.deadline = True
+        self.out.append(SetDeadline(at))
+
+    def clear_deadline(self) -> None:
+        if self.deadline:
+            self.deadline = False
+            self.out.append(SetDeadline(None))
 
     @property
     def over(self) -> bool:

@@ -1,12 +1,11 @@
 """Bytes of one ProcessingRequest to an event; an action to the bytes of one ProcessingResponse.
 
-Protobuf stops here. What the messages mean is written in protos/external_processor.proto; what Envoy does with them
-was observed and is noted in docs/envoy-notes.md. Header values travel in raw_value only: Envoy ignores `value`.
+Protobuf stops here; the hot shapes of it are in `wire/protobuf.py`. What the messages mean is written in
+protos/external_processor.proto; what Envoy does with them was observed and is noted in docs/envoy-notes.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from eluvix_extproc.core.actions import (
     ExtendTimeout,
     HeadersReply,
     ImmediateReply,
-    Mutation,
     Reply,
     Side,
     StreamedBodyReply,
@@ -35,15 +33,13 @@ from eluvix_extproc.core.events import (
     ResponseTrailers,
 )
 from eluvix_extproc.errors import RemoteProtocolError
-from eluvix_extproc.wire import errors
+from eluvix_extproc.wire import errors, protobuf
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 from eluvix_extproc.wire.pb.base_pb2 import HeaderMap
 
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 _SERVED = "x-gateway-destination-endpoint-served"
 _BODIES: dict[bytes, type[RequestBody] | type[ResponseBody]] = {b"\x22": RequestBody, b"\x2a": ResponseBody}
-_BODY_TAG = 0x0A
-_END = b"\x10\x01"
 _MODES: dict[pb.BodySendMode, BodyMode] = {
     pb.NONE: BodyMode.NONE,
     pb.STREAMED: BodyMode.STREAMED,
@@ -75,8 +71,9 @@ def decode_first(message: bytes) -> tuple[Opening, Event]:
 
 def decode(message: bytes) -> Event:
     """The event of a later message. Raises RemoteProtocolError."""
-    if message[:1] in _BODIES and (event := _plain_body(message)) is not None:
-        return event
+    kind = _BODIES.get(message[:1])
+    if kind is not None and (body := protobuf.read_body(message)) is not None:
+        return kind(*body)
     return _event(_parse(message))
 
 
@@ -85,45 +82,8 @@ def encode(reply: Reply) -> bytes:
     if type(reply) is BodyReply and reply.body is None and reply.mutation is NO_MUTATION:
         return _UNCHANGED[reply.side]  # what a watched stream is made of
     encoder: Any = _ENCODERS[type(reply)]
-    return bytes(encoder(reply).SerializeToString())
-
-
-def _plain_body(message: bytes) -> RequestBody | ResponseBody | None:
-    """A body message that holds nothing else, which nearly all are, without the protobuf library; None for others.
-
-    The shape: tag of request_body or response_body, length of the rest; tag of body, its length, the bytes (left out
-    when empty); tag of end_of_stream and 1 (left out when false).
-    """
-    length, at = _varint(message, 1)
-    if at + length != len(message):
-        return None
-    end = False
-    if message[-2:] == _END and length >= 2:
-        end, length = True, length - 2
-    body = b""
-    if length:
-        if message[at] != _BODY_TAG:
-            return None
-        size, start = _varint(message, at + 1)
-        if start + size != at + length:
-            # What looks like the end's field may be the body's last two bytes.
-            if not end or start + size != at + length + 2:
-                return None
-            end = False
-        body = message[start : start + size]
-    return _BODIES[message[:1]](body, end)
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` and where it ends; (0, -1) when it does not."""
-    value = shift = 0
-    for byte in message[at : at + 5]:
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, -1
+    encoded: bytes = encoder(reply)
+    return encoded
 
 
 def _parse(message: bytes) -> pb.ProcessingRequest:
@@ -191,85 +151,45 @@ def _response_headers(request: pb.ProcessingRequest) -> ResponseHeaders:
     return ResponseHeaders(_headers(headers.headers), headers.end_of_stream, worker, cluster, attempts)
 
 
-def _header_mutation(into: pb.HeaderMutation, mutation: Mutation) -> None:
-    for name, value in mutation.set:
-        header = into.set_headers.add().header
-        header.key = name
-        header.raw_value = value.encode("utf-8", "surrogateescape")
-    if mutation.remove:
-        into.remove_headers.extend(mutation.remove)
+def _encode_headers(reply: HeadersReply) -> bytes:
+    mutation = reply.mutation
+    headers = protobuf.header_mutation(mutation.set, mutation.remove)
+    content = protobuf.common_response(headers, b"", mutation.clear_route_cache)
+    return protobuf.response(0x0A if reply.side is Side.REQUEST else 0x12, content, mutation.metadata)
 
 
-def _common(into: pb.CommonResponse, mutation: Mutation) -> None:
-    into.SetInParent()
-    if mutation.set or mutation.remove:
-        _header_mutation(into.header_mutation, mutation)
-    if mutation.clear_route_cache:
-        into.clear_route_cache = True
+def _encode_body(reply: BodyReply) -> bytes:
+    mutation = reply.mutation
+    headers = protobuf.header_mutation(mutation.set, mutation.remove)
+    body = b"" if reply.body is None else protobuf.whole_body(reply.body)
+    content = protobuf.common_response(headers, body, mutation.clear_route_cache)
+    return protobuf.response(0x1A if reply.side is Side.REQUEST else 0x22, content, mutation.metadata)
 
 
-def _metadata(response: pb.ProcessingResponse, metadata: Mapping[str, Mapping[str, str | float]]) -> None:
-    for namespace, values in metadata.items():
-        fields = response.dynamic_metadata.fields[namespace].struct_value.fields
-        for name, value in values.items():
-            if isinstance(value, str):
-                fields[name].string_value = value
-            else:
-                fields[name].number_value = value
+def _encode_streamed(reply: StreamedBodyReply) -> bytes:
+    content = protobuf.common_response(b"", protobuf.streamed_body(reply.body, reply.end_of_stream), False)
+    return protobuf.response(0x1A if reply.side is Side.REQUEST else 0x22, content, reply.mutation.metadata)
 
 
-def _encode_headers(reply: HeadersReply) -> pb.ProcessingResponse:
-    response = pb.ProcessingResponse()
-    into = response.request_headers if reply.side is Side.REQUEST else response.response_headers
-    _common(into.response, reply.mutation)
-    _metadata(response, reply.mutation.metadata)
-    return response
+def _encode_trailers(reply: TrailersReply) -> bytes:
+    return protobuf.response(0x2A if reply.side is Side.REQUEST else 0x32, b"", reply.mutation.metadata)
 
 
-def _encode_body(reply: BodyReply) -> pb.ProcessingResponse:
-    response = pb.ProcessingResponse()
-    into = response.request_body if reply.side is Side.REQUEST else response.response_body
-    _common(into.response, reply.mutation)
-    if reply.body is not None:
-        into.response.body_mutation.body = reply.body
-    _metadata(response, reply.mutation.metadata)
-    return response
-
-
-def _encode_streamed(reply: StreamedBodyReply) -> pb.ProcessingResponse:
-    response = pb.ProcessingResponse()
-    into = response.request_body if reply.side is Side.REQUEST else response.response_body
-    streamed = into.response.body_mutation.streamed_response
-    streamed.SetInParent()
-    streamed.body = reply.body
-    streamed.end_of_stream = reply.end_of_stream
-    _metadata(response, reply.mutation.metadata)
-    return response
-
-
-def _encode_trailers(reply: TrailersReply) -> pb.ProcessingResponse:
-    response = pb.ProcessingResponse()
-    into = response.request_trailers if reply.side is Side.REQUEST else response.response_trailers
-    into.SetInParent()
-    _metadata(response, reply.mutation.metadata)
-    return response
-
-
-def _encode_immediate(reply: ImmediateReply) -> pb.ProcessingResponse:
+def _encode_immediate(reply: ImmediateReply) -> bytes:
     answer = errors.answer(reply.error, reply.api)
     response = pb.ProcessingResponse()
     immediate = response.immediate_response
     immediate.status.code = answer.status
-    _header_mutation(immediate.headers, Mutation(set=answer.headers))
+    immediate.headers.MergeFromString(protobuf.header_mutation(answer.headers, ()))
     immediate.body = answer.body
     immediate.details = answer.details
-    return response
+    return bytes(response.SerializeToString())
 
 
-def _encode_extension(reply: ExtendTimeout) -> pb.ProcessingResponse:
+def _encode_extension(reply: ExtendTimeout) -> bytes:
     response = pb.ProcessingResponse()
     response.override_message_timeout.FromMilliseconds(round(reply.seconds * 1000))
-    return response
+    return bytes(response.SerializeToString())
 
 
 _ENCODERS = {
@@ -280,4 +200,4 @@ _ENCODERS = {
     ImmediateReply: _encode_immediate,
     ExtendTimeout: _encode_extension,
 }
-_UNCHANGED: dict[Side, bytes] = {side: _encode_body(BodyReply(side)).SerializeToString() for side in Side}
+_UNCHANGED: dict[Side, bytes] = {side: _encode_body(BodyReply(side)) for side in Side}

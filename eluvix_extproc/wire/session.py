@@ -181,7 +181,6 @@ class Session:
 
     def _end(self) -> None:
         self._over = True
-        self._services.deadlines.clear(self._deadline_passed)
         if self._decision is not None:
             self._decision.cancel()
             self._decision = None

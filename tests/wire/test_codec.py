@@ -193,6 +193,66 @@ def test_streamed_body_reply() -> None:
     assert mutation.streamed_response.end_of_stream and mutation.streamed_response.body == b""
 
 
+TEXT = st.text(max_size=20)
+NAME = st.text(min_size=1, max_size=12)
+VALUE = st.one_of(TEXT, st.floats(allow_nan=False), st.integers(-9, 9))
+MUTATIONS = st.builds(
+    Mutation,
+    set=st.lists(st.tuples(NAME, st.one_of(TEXT, st.just("x" * 5000))), max_size=4).map(tuple),
+    remove=st.lists(NAME, max_size=3).map(tuple),
+    clear_route_cache=st.booleans(),
+    metadata=st.dictionaries(TEXT, st.dictionaries(TEXT, VALUE, max_size=3), max_size=2),
+)
+
+
+def reference(reply: HeadersReply | BodyReply | StreamedBodyReply | TrailersReply) -> pb.ProcessingResponse:
+    """The same reply, built with the protobuf library."""
+    response = pb.ProcessingResponse()
+    name = {HeadersReply: "headers", TrailersReply: "trailers"}.get(type(reply), "body")
+    into = getattr(response, f"{reply.side.value}_{name}")
+    into.SetInParent()
+    if not isinstance(reply, TrailersReply):
+        common = into.response
+        common.SetInParent()
+        if isinstance(reply, StreamedBodyReply):
+            common.body_mutation.streamed_response.body = reply.body
+            common.body_mutation.streamed_response.end_of_stream = reply.end_of_stream
+            common.body_mutation.streamed_response.SetInParent()
+        else:
+            for key, value in reply.mutation.set:
+                header = common.header_mutation.set_headers.add().header
+                header.key, header.raw_value = key, value.encode()
+            common.header_mutation.remove_headers.extend(reply.mutation.remove)
+            common.clear_route_cache = reply.mutation.clear_route_cache
+            if not (reply.mutation.set or reply.mutation.remove):
+                common.ClearField("header_mutation")
+            if isinstance(reply, BodyReply) and reply.body is not None:
+                common.body_mutation.body = reply.body
+    for namespace, values in reply.mutation.metadata.items():
+        response.dynamic_metadata.fields[namespace].struct_value.SetInParent()
+        for key, value in values.items():
+            field = response.dynamic_metadata.fields[namespace].struct_value.fields[key]
+            if isinstance(value, str):
+                field.string_value = value
+            else:
+                field.number_value = value
+    return response
+
+
+@given(
+    st.one_of(
+        st.builds(HeadersReply, st.sampled_from(Side), MUTATIONS),
+        st.builds(BodyReply, st.sampled_from(Side), st.one_of(st.none(), st.binary(max_size=300)), MUTATIONS),
+        st.builds(StreamedBodyReply, st.sampled_from(Side), st.binary(max_size=300), st.booleans(), MUTATIONS),
+        st.builds(TrailersReply, st.sampled_from(Side), MUTATIONS),
+    )
+)
+def test_replies_are_what_the_protobuf_library_would_write(
+    reply: HeadersReply | BodyReply | StreamedBodyReply | TrailersReply,
+) -> None:
+    assert pb.ProcessingResponse.FromString(codec.encode(reply)) == reference(reply)
+
+
 def test_trailers_reply() -> None:
     assert read(TrailersReply(Side.RESPONSE)).response_trailers is not None
 

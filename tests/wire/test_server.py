@@ -18,6 +18,7 @@ from eluvix_extproc.core.headers import HeaderSettings
 from eluvix_extproc.core.record import Outcome, Record
 from eluvix_extproc.core.sides import Limits
 from eluvix_extproc.wire.aio import SERVICE, AioServer
+from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.health import NAMES, Health
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 from eluvix_extproc.wire.pb import health_pb2
@@ -52,6 +53,7 @@ class Harness:
     records: list[Record] = field(default_factory=list)
     defects: list[str] = field(default_factory=list)
     health: Health = field(default_factory=Health)
+    deadlines: Deadlines = field(default_factory=lambda: Deadlines(lambda: asyncio.get_running_loop().time()))
     port: int = 0
 
     def decide(self, ask: Decide) -> Verdict | Awaitable[Verdict]:
@@ -77,6 +79,7 @@ class Harness:
             observe=self.records.append,
             defect=lambda where, error: self.defects.append(where),
             clock=asyncio.get_running_loop().time,
+            deadlines=self.deadlines,
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
