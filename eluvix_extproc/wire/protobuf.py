@@ -79,8 +79,12 @@ def header_mutation(headers: tuple[tuple[str, str], ...], remove: tuple[str, ...
     for name, value in headers:
         key = _NAMES.get(name) or _key(name)
         raw = value.encode("utf-8", "surrogateescape")
+        inner = len(key) + 2 + len(raw)
+        if inner < 126:    # all three lengths are one byte
+            parts.append(b"\x0a%c\x0a%c%b\x1a%c%b" % (inner + 2, inner, key, len(raw), raw))
+            continue
         size = size_of(len(raw))
-        inner = len(key) + 1 + len(size) + len(raw)
+        inner += len(size) - 1
         inner_size = size_of(inner)
         option = size_of(1 + len(inner_size) + inner)
         parts.append(b"\x0a%b\x0a%b%b\x1a%b%b" % (option, inner_size, key, size, raw))
