@@ -133,16 +133,13 @@ def _joined(headers: HeaderMap) -> dict[str, str]:
 
 
 def _response_headers(request: pb.ProcessingRequest) -> ResponseHeaders:
-    worker = cluster = None
-    attempts = None
-    if ATTRIBUTES in request.attributes:
+    worker = cluster = attempts = None
+    if request.attributes:
+        # What is absent reads as empty, and is so added to a message that is thrown away.
         fields = request.attributes[ATTRIBUTES].fields
-        if "upstream.address" in fields:
-            worker = fields["upstream.address"].string_value or None
-        if "xds.cluster_name" in fields:
-            cluster = fields["xds.cluster_name"].string_value or None
-        if "upstream.request_attempt_count" in fields:
-            attempts = int(fields["upstream.request_attempt_count"].number_value)
+        worker = fields["upstream.address"].string_value or None
+        cluster = fields["xds.cluster_name"].string_value or None
+        attempts = int(fields["upstream.request_attempt_count"].number_value) or None
     if worker is None and "envoy.lb" in request.metadata_context.filter_metadata:
         served = request.metadata_context.filter_metadata["envoy.lb"].fields
         if _SERVED in served:
