@@ -43,6 +43,10 @@ class Worker:
     address: str
     ready: bool = True
     load: Load | None = None
+    encoded: bytes = field(init=False, repr=False, compare=False)    # the address, as every decision hashes it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoded", self.address.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,11 @@ class Pool:
     workers: tuple[Worker, ...] = ()
     engine: str = "vllm"
     ready: tuple[Worker, ...] = field(init=False, repr=False, compare=False)
+    ready_at: dict[str, Worker] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ready", tuple(worker for worker in self.workers if worker.ready))
+        object.__setattr__(self, "ready_at", {worker.address: worker for worker in self.ready})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class Fleet:
     by_cluster: dict[str, Pool] = field(init=False, repr=False, compare=False)
     by_role: dict[Role, tuple[Pool, ...]] = field(init=False, repr=False, compare=False)
     pool_of: dict[str, Pool] = field(init=False, repr=False, compare=False)
+    # The first pool of each role that has a ready worker.
+    ready_in: dict[Role, Pool] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_cluster", {pool.cluster: pool for pool in self.pools})
@@ -75,6 +83,8 @@ class Fleet:
             role = self.role_of(pool)
             by_role[role] = (*by_role.get(role, ()), pool)
         object.__setattr__(self, "by_role", by_role)
+        ready_in = {role: pool for role, pools in by_role.items() for pool in reversed(pools) if pool.ready}
+        object.__setattr__(self, "ready_in", ready_in)
         object.__setattr__(self, "pool_of", {w.address: pool for pool in self.pools for w in pool.workers})
 
     def role_of(self, pool: Pool) -> Role:

@@ -196,3 +196,15 @@ def test_an_unready_workers_load_says_nothing_about_the_others() -> None:
     hung = Worker("hung", ready=False, load=Load(at=NOW, running=1000.0, waiting=1000.0))
     fleet = _fleet(hung, Worker("x"), _scraped("a", 3.0), _scraped("b", 1.0))
     assert _choose(fleet).workers == ("b", "x", "a")
+
+
+def test_those_too_busy_to_be_named_do_not_change_who_is() -> None:
+    """A busy pool's other workers are not weighed; the answer is that of a policy that names them all."""
+    workers = tuple(_scraped(f"w{n}", float(n % 5)) for n in range(12))
+    for hits in ({}, {"w4": 2048}, {"w9": 4096, "w1": 512, "w14": 9}):
+        for number in range(20):
+            facts = Facts(8192, True, number.to_bytes(32, "big"), NOW)
+            every = choose(facts, _fleet(*workers), hits, {"w0": 2}, Policy(fallback_workers=12))
+            some = choose(facts, _fleet(*workers), hits, {"w0": 2}, Policy(fallback_workers=3))
+            assert some.workers == every.workers[:3]
+            assert (some.reasons, some.cached_tokens) == (every.reasons, every.cached_tokens)

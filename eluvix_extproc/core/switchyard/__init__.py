@@ -26,31 +26,26 @@ def choose(facts: Facts, fleet: Fleet, hits: PrefixHits, in_flight: InFlight, po
     draft = Draft(facts, fleet, hits, in_flight, policy)
     for stage in _STAGES:
         stage(draft)
-    return _decision(draft)
+    pool, ranking = draft.pool, draft.ranking
+    if pool is None or ranking is None:
+        raise FailOpen("no_worker")
+    return Decision(
+        role=fleet.role_of(pool),
+        pool=pool.name,
+        cluster=pool.cluster,
+        workers=ranking.workers,
+        reasons=tuple(draft.reasons),
+        cached_tokens=ranking.cached_tokens,
+        uncached_tokens=facts.prompt_tokens - ranking.cached_tokens,
+        isolated=draft.isolated,
+        fallback=draft.fallback,
+    )
 
 
 def pick_workers(draft: Draft) -> None:
     """Order the pool's workers by KV-prefix affinity and load."""
     if draft.pool is not None:
-        draft.ranking = draft.rank(draft.pool)
-        draft.reasons.extend(draft.ranking.reasons)
+        draft.reasons.extend(draft.rank(draft.pool).reasons)
 
 
 _STAGES: Final[tuple[Callable[[Draft], None], ...]] = (isolate, pick_pool, pick_workers)
-
-
-def _decision(draft: Draft) -> Decision:
-    pool, ranking = draft.pool, draft.ranking
-    if pool is None or ranking is None:
-        raise FailOpen("no_worker")
-    return Decision(
-        role=draft.fleet.role_of(pool),
-        pool=pool.name,
-        cluster=pool.cluster,
-        workers=ranking.workers[: max(1, draft.policy.fallback_workers)],
-        reasons=tuple(draft.reasons),
-        cached_tokens=ranking.cached_tokens,
-        uncached_tokens=draft.facts.prompt_tokens - ranking.cached_tokens,
-        isolated=draft.isolated,
-        fallback=draft.fallback,
-    )

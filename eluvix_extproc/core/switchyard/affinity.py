@@ -6,8 +6,9 @@ the other. A miss, and affinity switched off, is plain least-loaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -15,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from eluvix_extproc.core.fleet import Pool
 from eluvix_extproc.core.switchyard.load import loads, others_load
 from eluvix_extproc.core.switchyard.types import Facts, InFlight, Policy, PrefixHits
+from eluvix_extproc.core.value import Value
 
 # Window above the least loaded worker, in requests: a base, one more per GAIN_TOKENS tokens of prefill saved, at most
 # LIMIT. On fleets with little load both are held to FLOOR or SHARE of the least load, whichever is more: there, LIMIT
@@ -27,10 +29,11 @@ _SHARE: Final = 0.75
 # What counts as equal load grows with the load.
 _SLACK: Final = 0.1
 
+_ADDRESS: Final = itemgetter(2)
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """A pool's ready workers in order of preference, and why the first one is first."""
+
+class Ranking(Value, frozen=True):
+    """The workers of a pool that a decision names, in order of preference, and why the first one is first."""
 
     workers: tuple[str, ...]
     cached_tokens: int
@@ -38,32 +41,65 @@ class Ranking:
 
 
 def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy: Policy) -> Ranking:
-    """Order `pool`'s ready workers, of which there must be at least one.
+    """The first `fallback_workers` of `pool`'s ready workers, of which there must be at least one.
 
     First those inside the load window that hold something, longest prefix first, equals by load; then all others by
     load. Equal loads are ordered by rendezvous hash, so that replicas which share nothing but the prefix key agree.
     """
-    ready = pool.ready
-    load = loads(ready, in_flight, facts.now, policy.load_staleness_s)
-    key = facts.prefix_key or _spread(facts, load, in_flight)
-    weighed = sorted([(busy, -xxh3_64_intdigest(key + address.encode()), address) for address, busy in load.items()])
-    idle_first = [address for _, _, address in weighed]
-
-    held = {address: _cached(hits, address, facts) if hits else 0 for address in idle_first}
-    least = idle_first[0]
-    order = idle_first
-    if hits and policy.kv_prefix_affinity:
-        near = [a for a in idle_first if held[a] and load[a] <= _window(load[least], held[a] - held[least])]
-        near.sort(key=lambda address: -held[address])   # stable: equals stay ordered by load
-        chosen = set(near)
-        order = near + [address for address in idle_first if address not in chosen]
+    load = loads(pool.ready, in_flight, facts.now, policy.load_staleness_s)
+    held = _held(hits, load, facts) if hits else {}
+    places = max(1, policy.fallback_workers)
+    order = _idle_first(pool, facts.prefix_key or _spread(facts, load, in_flight), load, held, places)
+    if held and policy.kv_prefix_affinity:
+        order = _warm_first(order, load, held)
 
     first = order[0]
-    reasons = [_affinity_reason(policy.kv_prefix_affinity, held, first), f"load:{load[first]:.3g}"]
-    worker = next(worker for worker in ready if worker.address == first)
-    if others_load(worker.load, facts.now, policy.load_staleness_s) is None:
-        reasons.append("load:others-unknown")
-    return Ranking(tuple(order), held[first], tuple(reasons))
+    cached = held.get(first, 0)
+    busy = f"load:{load[first]:.3g}"
+    affinity = _affinity_reason(policy.kv_prefix_affinity, held, cached)
+    scraped = pool.ready_at[first].load
+    if scraped is None or others_load(scraped, facts.now, policy.load_staleness_s) is None:
+        reasons: tuple[str, ...] = (affinity, busy, "load:others-unknown")
+    else:
+        reasons = (affinity, busy)
+    return Ranking(tuple(order[:places]), cached, reasons)
+
+
+def _held(hits: PrefixHits, load: Mapping[str, float], facts: Facts) -> dict[str, int]:
+    """Tokens that need no prefill, of the pool's workers where there are any; an engine computes the last prompt
+    token in any case, for its logits."""
+    most = facts.prompt_tokens - 1
+    held = {}
+    for address, tokens in hits.items():
+        if address in load and tokens > 0 and most > 0:
+            held[address] = tokens if tokens < most else most
+    return held
+
+
+def _idle_first(
+    pool: Pool, key: bytes, load: Mapping[str, float], held: Mapping[str, int], places: int
+) -> list[str]:
+    """Addresses by load. Only those that can get one of `places`: a busy pool's other workers need not be hashed."""
+    limit = sorted(load.values())[places - 1] if places < len(load) else math.inf
+    weighed = []
+    for address, worker in pool.ready_at.items():
+        busy = load[address]
+        if busy <= limit or address in held:
+            weighed.append((busy, -xxh3_64_intdigest(key + worker.encoded), address))
+    weighed.sort()
+    return list(map(_ADDRESS, weighed))
+
+
+def _warm_first(idle_first: list[str], load: Mapping[str, float], held: Mapping[str, int]) -> list[str]:
+    least = idle_first[0]
+    near: list[str] = []
+    rest: list[str] = []
+    for address in idle_first:
+        tokens = held.get(address)
+        inside = tokens is not None and load[address] <= _window(load[least], tokens - held.get(least, 0))
+        (near if inside else rest).append(address)
+    near.sort(key=held.__getitem__, reverse=True)   # stable: equals stay ordered by load
+    return near + rest
 
 
 def _window(least_load: float, gain_tokens: int) -> float:
@@ -72,23 +108,16 @@ def _window(least_load: float, gain_tokens: int) -> float:
     return least_load + width + _SLACK * least_load
 
 
-def _cached(hits: PrefixHits, address: str, facts: Facts) -> int:
-    """Tokens that need no prefill; an engine computes the last prompt token in any case, for its logits."""
-    return max(0, min(hits.get(address, 0), facts.prompt_tokens - 1))
-
-
 def _spread(facts: Facts, load: Mapping[str, float], in_flight: InFlight) -> bytes:
     """A stand-in for the prefix key of a prompt that has none: differs from one such request to the next."""
     ours = sum(in_flight.get(address, 0) for address in load)
     return b"%d/%d/" % (facts.prompt_tokens, ours)
 
 
-def _affinity_reason(on: bool, held: Mapping[str, int], first: str) -> str:
-    longest = max(held.values())
+def _affinity_reason(on: bool, held: Mapping[str, int], cached: int) -> str:
     if not on:
         return "affinity:off"
-    if not longest:
+    if not held:
         return "affinity:miss"
-    if held[first] < longest:
-        return f"affinity:hit={held[first]}<{longest}"
-    return f"affinity:hit={longest}"
+    longest = max(held.values())
+    return f"affinity:hit={cached}<{longest}" if cached < longest else f"affinity:hit={longest}"

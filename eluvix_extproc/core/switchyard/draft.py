@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from eluvix_extproc.core.fleet import Fleet, Pool
 from eluvix_extproc.core.switchyard.affinity import Ranking, rank
 from eluvix_extproc.core.switchyard.types import Facts, InFlight, Policy, PrefixHits
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(msgspec.Struct, gc=False):
     facts: Facts
     fleet: Fleet
     hits: PrefixHits
@@ -20,14 +19,13 @@ class Draft:
     isolated: bool = False
     fallback: bool = False
     pool: Pool | None = None
-    ranking: Ranking | None = None
-    reasons: list[str] = field(default_factory=list)
-    _ranked: dict[str, Ranking] = field(default_factory=dict)
+    ranking: Ranking | None = None    # of `ranked`, the pool that was ranked last
+    ranked: Pool | None = None
+    reasons: list[str] = msgspec.field(default_factory=list)
 
     def rank(self, pool: Pool) -> Ranking:
         """`pool`'s ready workers in order; two stages ask the same for a light request, which costs once."""
-        ranking = self._ranked.get(pool.name)
-        if ranking is None:
-            ranking = rank(pool, self.facts, self.hits, self.in_flight, self.policy)
-            self._ranked[pool.name] = ranking
-        return ranking
+        if self.ranking is None or self.ranked is not pool:
+            self.ranking = rank(pool, self.facts, self.hits, self.in_flight, self.policy)
+            self.ranked = pool
+        return self.ranking

@@ -22,13 +22,19 @@ _FALLBACK: Final = (Role.DECODE, Role.COLOCATED, Role.CONDUCTOR, Role.PREFILL)
 
 def isolate(draft: Draft) -> None:
     """Is the prompt heavy, and are there workers of their own for heavy ones?"""
-    if not _configured(draft.fleet, _wanted(draft)):
+    facts, fleet, policy = draft.facts, draft.fleet, draft.policy
+    for role in _HEAVY[policy.prefill_isolation_route]:
+        if role in fleet.by_role:
+            break
+    else:
         draft.reasons.append("isolation:no-pool")
         return
-    policy, facts = draft.policy, draft.facts
     tokens, basis = facts.prompt_tokens, "prompt"
     if policy.prefill_isolation_basis == "uncached":
-        tokens, basis = _uncached(draft), "uncached"
+        # Of what is cached only the light worker's part counts: a prefix that is warm on a prefill worker, or on one
+        # that is too busy to be chosen, saves the decoding workers nothing.
+        light = _first_ready(fleet, _LIGHT)
+        tokens, basis = tokens - (draft.rank(light).cached_tokens if light else 0), "uncached"
     draft.heavy = tokens >= policy.prefill_isolation_threshold_tokens
     sign = ">=" if draft.heavy else "<"
     draft.reasons.append(f"isolation:{basis}={tokens}{sign}{policy.prefill_isolation_threshold_tokens}")
@@ -36,7 +42,7 @@ def isolate(draft: Draft) -> None:
 
 def pick_pool(draft: Draft) -> None:
     """The first pool with a ready worker among the wanted roles, else what the policy says."""
-    wanted = _wanted(draft) if draft.heavy else _LIGHT
+    wanted = _HEAVY[draft.policy.prefill_isolation_route] if draft.heavy else _LIGHT
     pool = _first_ready(draft.fleet, wanted)
     draft.isolated = draft.heavy and pool is not None
     if pool is None:
@@ -54,28 +60,13 @@ def pick_pool(draft: Draft) -> None:
     draft.pool = pool
 
 
-def _uncached(draft: Draft) -> int:
-    """What the worker that a light request would get must prefill.
-
-    Only that one counts: a prefix that is warm on a prefill worker, or on one that is too busy to be chosen, saves
-    the decoding workers nothing.
-    """
-    light = _first_ready(draft.fleet, _LIGHT)
-    cached = draft.rank(light).cached_tokens if light else 0
-    return draft.facts.prompt_tokens - cached
-
-
-def _wanted(draft: Draft) -> tuple[Role, ...]:
-    return _HEAVY[draft.policy.prefill_isolation_route]
-
-
 def _configured(fleet: Fleet, roles: Iterable[Role]) -> list[Role]:
     return [role for role in roles if role in fleet.by_role]
 
 
 def _first_ready(fleet: Fleet, roles: Iterable[Role]) -> Pool | None:
     for role in roles:
-        for pool in fleet.by_role.get(role, ()):
-            if pool.ready:
-                return pool
+        pool = fleet.ready_in.get(role)
+        if pool is not None:
+            return pool
     return None

@@ -16,13 +16,17 @@ from eluvix_extproc.core.switchyard.types import InFlight
 def loads(workers: Sequence[Worker], in_flight: InFlight, now: float, staleness_s: float) -> Mapping[str, float]:
     """Address -> requests in flight, ours and others'. An unknown worker is given the mean of the known ones' others,
     0 when none is known."""
-    others = {worker.address: others_load(worker.load, now, staleness_s) for worker in workers}
-    known = [load for load in others.values() if load is not None]
+    others: dict[str, float] = {}
+    for worker in workers:
+        if worker.load is not None and (busy := others_load(worker.load, now, staleness_s)) is not None:
+            others[worker.address] = busy
     # fsum does not depend on the order of its terms, so neither does a decision on the order of workers.
-    mean = math.fsum(known) / len(known) if known else 0.0
-    return {
-        address: in_flight.get(address, 0) + (mean if load is None else load) for address, load in others.items()
-    }
+    mean = math.fsum(others.values()) / len(others) if others else 0.0
+    load: dict[str, float] = {}
+    for worker in workers:
+        address = worker.address
+        load[address] = in_flight.get(address, 0) + others.get(address, mean)
+    return load
 
 
 def others_load(load: Load | None, now: float, staleness_s: float) -> float | None:
