@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.values import Listen
-from eluvix_extproc.render.plan import ROUTING_HEADERS, Plan, Profile, make_plan
+from eluvix_extproc.render.plan import ANSWER_HEADERS, ROUTING_HEADERS, Plan, Profile, make_plan
 from eluvix_extproc.render.pools import pool_cluster
 from eluvix_extproc.render.sidecar import (
     EXT_PROC,
@@ -77,11 +77,21 @@ def routes(plan: Plan) -> list[Tree]:
         "the largest body that a retry can repeat (server.maxBodyBytes); at the default of 1 MiB larger ones are not",
         plan.settings.server.max_body_bytes,
     )
+    decided: Tree = {"name": "x-eluvix-cluster", "present_match": True}
+    goes_on: Tree = {"name": "x-eluvix-retries", "present_match": True}
     return [
+        note(
+            "decided, but more of the body follows: not repeated, for when the sidecar fails in the middle of a body, "
+            "Envoy sends what it keeps for a retry a second time (envoy#45470)",
+            {
+                "match": {"prefix": "/", "headers": [decided, goes_on]},
+                "route": {"cluster_header": "x-eluvix-cluster", **_waits(plan)},
+            },
+        ),
         note(
             "decided: the sidecar has set the cluster and cleared the route cache",
             {
-                "match": {"prefix": "/", "headers": [{"name": "x-eluvix-cluster", "present_match": True}]},
+                "match": {"prefix": "/", "headers": [decided]},
                 "route": {"cluster_header": "x-eluvix-cluster", **_waits(plan), "retry_policy": _retry_policy()},
                 "request_body_buffer_limit": body_limit,
             },
@@ -91,8 +101,7 @@ def routes(plan: Plan) -> list[Tree]:
             {
                 "match": {"prefix": "/"},
                 "route": note(
-                    "no retry_policy: when the sidecar fails in the middle of a body, Envoy sends what it keeps for a "
-                    "retry a second time (envoy#45470)",
+                    "no retry_policy, for the same reason",
                     {"cluster": plan.settings.default_pool().cluster, **_waits(plan)},
                 ),
             },
@@ -182,6 +191,7 @@ def _connection_manager(plan: Plan) -> Tree:
         route_config={
             "name": "llm",
             "virtual_hosts": [{"name": "llm", "domains": ["*"], "routes": routes(plan)}],
+            "response_headers_to_remove": note("a worker's own copies of what the sidecar says", list(ANSWER_HEADERS)),
         },
     )
 

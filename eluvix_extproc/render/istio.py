@@ -13,7 +13,7 @@ from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.render.bootstrap import without_client_headers
 from eluvix_extproc.render.istio_target import IstioTarget
 from eluvix_extproc.render.istio_workload import config_map, deployment, service
-from eluvix_extproc.render.plan import Plan, Profile, make_plan
+from eluvix_extproc.render.plan import ANSWER_HEADERS, Plan, Profile, make_plan
 from eluvix_extproc.render.pools import override_host_policy
 from eluvix_extproc.render.sidecar import ext_proc_filter
 from eluvix_extproc.render.tree import Tree, dump_documents, note
@@ -156,14 +156,19 @@ def _pin_patch(pool: PoolSettings) -> Tree:
 
 def _virtual_service(settings: Settings, target: IstioTarget) -> Tree:
     *decided, default = _route_names(settings)
-    routes = [
-        {
-            "name": name,
-            "match": [{"headers": {"x-eluvix-cluster": {"exact": istio_cluster(pool)}}}],
-            **_towards(pool),
-        }
-        for name, pool in zip(decided, settings.pools, strict=True)
-    ]
+    routes: list[Tree] = []
+    for name, pool in zip(decided, settings.pools, strict=True):
+        steered = {"x-eluvix-cluster": {"exact": istio_cluster(pool)}}
+        goes_on = {**steered, "x-eluvix-retries": {"exact": "off"}}
+        routes += [
+            {
+                "name": f"{name}-once",
+                "match": [{"headers": goes_on}],
+                **_towards(pool),
+                "retries": note("more of the body follows its decision", {"attempts": 0}),
+            },
+            {"name": name, "match": [{"headers": steered}], **_towards(pool)},
+        ]
     fallback = {"name": default, **_towards(settings.default_pool()), "retries": _NO_RETRIES}
     return {
         "apiVersion": "networking.istio.io/v1",
@@ -188,6 +193,7 @@ def _towards(pool: PoolSettings) -> dict[str, Tree]:
     return {
         "route": [{"destination": {"host": host, "port": {"number": port}}}],
         "timeout": "0s",
+        "headers": {"response": {"remove": list(ANSWER_HEADERS)}},
         "retries": {"attempts": 2, "retryOn": "connect-failure,refused-stream,reset-before-request,503"},
     }
 

@@ -12,6 +12,7 @@ from eluvix_extproc.errors import ConfigError
 SIDECAR_CLUSTER = "eluvix_extproc"
 ROUTING_HEADERS = (
     "x-eluvix-cluster",
+    "x-eluvix-retries",
     "x-eluvix-pd-role",
     "x-eluvix-kv-prefix-hash",
     "x-gateway-destination-endpoint",
@@ -19,6 +20,18 @@ ROUTING_HEADERS = (
     "x-data-parallel-rank",
 )
 """What steers a request behind Envoy. A client's own copies are removed before anything reads them."""
+ANSWER_HEADERS = (
+    "x-eluvix-ttft-ms",
+    "x-eluvix-itl-ms",
+    "x-eluvix-kv-cache-kb",
+    "x-eluvix-pd-role",
+    "x-eluvix-kv-prefix-hash",
+    "x-eluvix-tokens",
+    "x-eluvix-timing",
+    "x-eluvix-decision",
+    "x-eluvix-failopen",
+)
+"""What only the sidecar says of an answer. A worker's own copies are removed before the sidecar sees the answer."""
 
 _MIB = 1 << 20
 _LONGEST_WINDOW = (1 << 31) - 1        # HTTP/2's own bound

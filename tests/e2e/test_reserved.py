@@ -12,6 +12,7 @@ from tests.support.stack import MODEL, Stack
 
 FORGED = {
     "x-eluvix-cluster": "llm-prefill",
+    "x-eluvix-retries": "off",
     "x-eluvix-pd-role": "prefill",
     "x-eluvix-kv-prefix-hash": "f" * 64,
     "x-eluvix-tokens": "1;source=exact",

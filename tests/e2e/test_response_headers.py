@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from eluvix_extproc.render.plan import ANSWER_HEADERS
 from tests.support.client import chat, post
 from tests.support.stack import MODEL, Stack
 
@@ -72,6 +73,20 @@ def test_copies_are_removed_from_errors_too(stack: Stack, http2: bool, mark: str
     assert answer.status == status
     assert "x-eluvix-new" not in answer.headers
     assert answer.ours("ttft-ms") is None
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/embeddings"])
+def test_copies_are_removed_from_answers_that_pass(stack: Stack, http2: bool, mark: str, path: str) -> None:
+    """Where the sidecar has left, Envoy removes what a worker says in its name."""
+    planned = {"headers": {name: "evil" for name in ANSWER_HEADERS}}
+    method, body = ("GET", b"") if path == "/v1/models" else ("POST", b'{"input": "x"}')
+    headers = {"x-test": mark, "x-sim-fault": json.dumps(planned)}
+    answer = post(stack.port, body, path, method=method, headers=headers, http2=http2)
+    direct = post(int(stack.decode[0].address.rpartition(":")[2]), body, path, method=method, headers=headers)
+    assert direct.status == answer.status
+    assert set(ANSWER_HEADERS) <= set(direct.headers)
+    assert set(ANSWER_HEADERS).isdisjoint(answer.headers)
+    assert "x-sim-worker" in answer.headers
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 502, 503])

@@ -10,6 +10,7 @@ import yaml
 
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.render import Profile, render
+from eluvix_extproc.render.plan import ANSWER_HEADERS
 from tests.render.real_envoy import assert_valid
 
 GUIDE = (Path(__file__).parents[2] / "docs/attach.md").read_text()
@@ -40,6 +41,9 @@ def test_what_it_adds_is_what_render_writes_for_the_configuration_it_shows() -> 
         for key in ("load_balancing_policy", "typed_extension_protocol_options", "load_assignment"):
             assert clusters[name][key] == wanted[name][key]
 
+    for tree in (guide, rendered):
+        removed = connection_manager(tree)["route_config"]["response_headers_to_remove"]
+        assert removed == list(ANSWER_HEADERS)
     for mine, other in zip(routes(guide), routes(rendered), strict=True):
         assert mine["match"] == other["match"]
         assert mine.get("request_body_buffer_limit") == other.get("request_body_buffer_limit")

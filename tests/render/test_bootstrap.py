@@ -8,13 +8,17 @@ import pytest
 import yaml
 
 from eluvix_extproc.config.models import Settings
+from eluvix_extproc.core import headers
+from eluvix_extproc.core.headers import HeaderSettings, Timing, prompt_headers, timing_headers
+from eluvix_extproc.core.record import Sized, Source
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.render import Profile, render
-from eluvix_extproc.render.plan import SIDECAR_CLUSTER
+from eluvix_extproc.render.plan import ROUTING_HEADERS, SIDECAR_CLUSTER
 from tests.render.real_envoy import assert_valid
 
 Make = Callable[..., Settings]
 TLS = Path(__file__).parent / "tls"
+SIZED = Sized(model="m", tokens=1, exact=True, prefix_hash="0" * 64, kv_bytes=1024)
 DNS_POOL = {"name": "d", "role": "colocated", "cluster": "llm", "workers": {"dns": "decode.llm.svc:8000"}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "tcp": {},
@@ -51,22 +55,37 @@ def test_clients_own_routing_headers_go_before_a_route_is_chosen(settings: Make)
     mutations = manager["early_header_mutation_extensions"][0]["typed_config"]["mutations"]
     removed = {each["remove"] for each in mutations}
     assert removed == {
-        "x-eluvix-cluster", "x-eluvix-pd-role", "x-eluvix-kv-prefix-hash", "x-gateway-destination-endpoint",
-        "x-prefiller-host-port", "x-data-parallel-rank",
+        "x-eluvix-cluster", "x-eluvix-retries", "x-eluvix-pd-role", "x-eluvix-kv-prefix-hash",
+        "x-gateway-destination-endpoint", "x-prefiller-host-port", "x-data-parallel-rank",
     }
 
 
-def test_both_routes_wait_for_streams(settings: Make) -> None:
-    decided, default = connection_manager(rendered(settings()))["route_config"]["virtual_hosts"][0]["routes"]
-    assert decided["route"]["cluster_header"] == "x-eluvix-cluster"
+def test_every_header_that_the_sidecar_sets_for_envoy_is_one_that_clients_cannot(settings: Make) -> None:
+    ours = {headers.CLUSTER, headers.ROLE, headers.PREFIX_HASH, headers.DESTINATION, headers.NO_RETRIES[0]}
+    assert ours | headers.STEERING == set(ROUTING_HEADERS)
+
+
+def test_workers_own_copies_of_answer_headers_are_removed(settings: Make) -> None:
+    timing = Timing(1.0, Source.MEASURED, 1.0, Source.MEASURED)
+    said = [*prompt_headers(HeaderSettings(), "decode", SIZED), *timing_headers(HeaderSettings(), timing)]
+    removed = connection_manager(rendered(settings()))["route_config"]["response_headers_to_remove"]
+    assert {name for name, _ in said} | {"x-eluvix-decision", "x-eluvix-failopen"} == set(removed)
+
+
+def test_every_route_waits_for_streams(settings: Make) -> None:
+    once, decided, default = routes(rendered(settings()))
+    assert once["route"]["cluster_header"] == decided["route"]["cluster_header"] == "x-eluvix-cluster"
     assert default["route"]["cluster"] == "llm-decode"
     assert default["match"] == {"prefix": "/"}
-    assert decided["route"]["timeout"] == default["route"]["timeout"] == "0s"
+    assert {route["route"]["timeout"] for route in (once, decided, default)} == {"0s"}
 
 
-def test_only_decided_requests_are_retried_large_bodies_included_and_never_a_4xx(settings: Make) -> None:
-    """Failing open within a body would send what is kept for a retry twice."""
-    decided, default = connection_manager(rendered(settings()))["route_config"]["virtual_hosts"][0]["routes"]
+def test_only_what_was_decided_whole_is_retried_large_bodies_included_and_never_a_4xx(settings: Make) -> None:
+    """A failure of the sidecar within a body would send what is kept for a retry twice."""
+    once, decided, default = routes(rendered(settings()))
+    matched = [header["name"] for header in once["match"]["headers"]]
+    assert matched == ["x-eluvix-cluster", headers.NO_RETRIES[0]]
+    assert "retry_policy" not in once["route"]
     assert decided["request_body_buffer_limit"] == 33_554_432
     policy = decided["route"]["retry_policy"]
     assert policy["retriable_status_codes"] == [503]
@@ -76,8 +95,7 @@ def test_only_decided_requests_are_retried_large_bodies_included_and_never_a_4xx
 
 def test_the_default_route_follows_the_configuration(settings: Make) -> None:
     tree = rendered(settings(envoy={"defaultPool": "p"}))
-    routes = connection_manager(tree)["route_config"]["virtual_hosts"][0]["routes"]
-    assert routes[-1]["route"]["cluster"] == "llm-prefill"
+    assert routes(tree)[-1]["route"]["cluster"] == "llm-prefill"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +179,10 @@ def rendered(settings: Settings, profile: Profile = Profile.HYBRID) -> Any:
 
 def connection_manager(tree: Any) -> Any:
     return tree["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def routes(tree: Any) -> Any:
+    return connection_manager(tree)["route_config"]["virtual_hosts"][0]["routes"]
 
 
 def ext_proc(tree: Any) -> Any:

@@ -15,6 +15,7 @@ from eluvix_extproc.config.models import Settings
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.render.istio import render_istio
 from eluvix_extproc.render.istio_target import IstioTarget
+from eluvix_extproc.render.plan import ANSWER_HEADERS
 from tests.render.real_envoy import assert_valid
 
 FOLDER = Path(__file__).parents[2] / "envoy/istio"
@@ -25,7 +26,7 @@ CLUSTERS = {
     "outbound|8000||llm-prefill.llm.svc.cluster.local": ("llm-prefill.llm.svc.cluster.local", 8000),
     "outbound|8000||llm-decode.llm.svc.cluster.local": ("llm-decode.llm.svc.cluster.local", 8000),
 }
-ROUTES = ["eluvix-prefill", "eluvix-decode", "eluvix-default"]
+ROUTES = ["eluvix-prefill-once", "eluvix-prefill", "eluvix-decode-once", "eluvix-decode", "eluvix-default"]
 
 
 def test_real_envoy_accepts_the_gateway_after_every_patch(tmp_path: Path) -> None:
@@ -60,7 +61,12 @@ def test_routes_follow_the_sidecars_header_and_end_in_a_catch_all() -> None:
         cluster = route["match"][0]["headers"]["x-eluvix-cluster"]["exact"]
         destination = route["route"][0]["destination"]
         assert CLUSTERS[cluster] == (destination["host"], destination["port"]["number"])
+        once = route["match"][0]["headers"].get("x-eluvix-retries")
+        assert (once == {"exact": "off"}) == route["name"].endswith("-once")
+        assert (route["retries"]["attempts"] == 0) == route["name"].endswith("-once")
     assert "match" not in default
+    assert default["retries"] == {"attempts": 0}
+    assert all(each["headers"]["response"]["remove"] == list(ANSWER_HEADERS) for each in [*decided, default])
     assert default["route"][0]["destination"]["host"] == "llm-decode.llm.svc.cluster.local"
     assert {each["timeout"] for each in [*decided, default]} == {"0s"}
 
