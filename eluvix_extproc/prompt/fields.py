@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from eluvix_extproc.errors import MalformedBody
 
-T = TypeVar("T")
+V = TypeVar("V")
+R = TypeVar("R", bound="Request[Any]")
 
 ABSENT = Raw(b"")
+NULL: Any = None
 _ANY = msgspec.json.Decoder()
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 _BOM = b"\xef\xbb\xbf"
@@ -20,18 +22,19 @@ _BOM = b"\xef\xbb\xbf"
 _TRUE = frozenset({"1", "true", "t", "on", "y", "yes"})
 
 
-class Request(msgspec.Struct, gc=False):
-    """Members that both request formats have; Raw ones cannot fail to decode, whatever the client put there.
+class Request(msgspec.Struct, Generic[V], gc=False):
+    """Members that both request formats have; None is null or absent.
 
-    The members from `kv_transfer_params` on are read only to know that they are there: see `core/reserved.py`.
+    V is what a member's value is decoded as: `Any`, or `Raw`, which cannot fail to decode whatever the client put
+    there. The members from `kv_transfer_params` on are read only to know that they are there: see `core/reserved.py`.
     """
 
-    model: Raw = ABSENT
-    stream: Raw = ABSENT
-    stream_options: Raw = ABSENT
-    max_tokens: Raw = ABSENT
-    n: Raw = ABSENT
-    cache_salt: Raw = ABSENT
+    model: V = NULL
+    stream: V = NULL
+    stream_options: V = NULL
+    max_tokens: V = NULL
+    n: V = NULL
+    cache_salt: V = NULL
     kv_transfer_params: Raw = ABSENT
     ec_transfer_params: Raw = ABSENT
     bootstrap_host: Raw = ABSENT
@@ -61,20 +64,43 @@ class Request(msgspec.Struct, gc=False):
         )
 
 
-def decode(decoder: Callable[[bytes], T], body: bytes) -> T:
-    """The body's members. Raises MalformedBody, naming the member when one has the wrong type."""
-    if body.startswith(_BOM):
-        body = body[len(_BOM) :]     # engines accept it
-    try:
-        return decoder(body)
-    except msgspec.ValidationError as error:
-        detail, _, path = str(error).partition(" - at `$.")
-        param = path.rstrip("`") or None
-        raise MalformedBody(f"Invalid value for '{param}': {detail}." if param else f"{detail}.", param) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedBody(f"The body is not valid JSON: {error}.") from None
-    except RecursionError:
-        raise MalformedBody("The body is nested too deeply.") from None
+class Body(Generic[R]):
+    """Decodes one request format, given as its Request of values and its Request of Raws."""
+
+    def __init__(self, values: type[R], raws: type[R]) -> None:
+        self._plain: Callable[[bytes], R] = msgspec.json.Decoder(values).decode
+        self._careful: Callable[[bytes], R] = msgspec.json.Decoder(raws).decode
+        self._lenient = [f.name for f in msgspec.structs.fields(values) if f.type is Any and f.name != "model"]
+
+    def decode(self, body: bytes) -> R:
+        """The body's members. Raises MalformedBody, naming the member when one has the wrong type."""
+        try:
+            members = self._plain(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            members = self._decode_carefully(body)
+        if members.model is not None and type(members.model) is not str:
+            raise MalformedBody("Invalid type for 'model': expected a string.", "model")
+        return members
+
+    def _decode_carefully(self, body: bytes) -> R:
+        """The fault may be in a member whose faults are the engine's to answer: then it counts as absent."""
+        if body.startswith(_BOM):
+            body = body[len(_BOM) :]     # engines accept it
+        try:
+            members = self._careful(body)
+        except msgspec.ValidationError as error:
+            detail, _, path = str(error).partition(" - at `$.")
+            param = path.rstrip("`") or None
+            raise MalformedBody(f"Invalid value for '{param}': {detail}." if param else f"{detail}.", param) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedBody(f"The body is not valid JSON: {error}.") from None
+        except RecursionError:
+            raise MalformedBody("The body is nested too deeply.") from None
+        if members.model is not None:
+            members.model = decode_value(members.model, "model")
+        for name in self._lenient:
+            setattr(members, name, _lenient(getattr(members, name)))
+        return members
 
 
 def decode_value(raw: bytes | Raw, param: str) -> Any:
@@ -103,52 +129,25 @@ def present(raw: Raw) -> bytes:
     return b"" if text == b"null" else text
 
 
-def model_of(raw: Raw) -> str:
-    """"" when it is absent: an engine that serves one model does not ask for its name."""
-    return string(raw, "model") if present(raw) else ""
+def truthy(value: Any) -> bool:
+    """A boolean the way engines read one; null is none."""
+    return value.lower() in _TRUE if isinstance(value, str) else value is True or (type(value) is int and value == 1)
 
 
-def string(raw: Raw, param: str) -> str:
-    """A member that must be a string. Raises MalformedBody when it is not, or is absent."""
-    if not present(raw):
-        raise MalformedBody(f"Missing required parameter: '{param}'.", param)
-    value = decode_value(raw, param)
-    if not isinstance(value, str):
-        raise MalformedBody(f"Invalid type for '{param}': expected a string.", param)
-    return value
+def whole(value: Any) -> int | None:
+    """A whole number of at least 1, else None."""
+    return value if type(value) is int and value >= 1 else None
 
 
-def lenient(raw: Raw) -> Any:
+def include_usage(stream_options: Any) -> bool:
+    return isinstance(stream_options, dict) and truthy(stream_options.get("include_usage"))
+
+
+def _lenient(raw: Raw | None) -> Any:
     """The value, or None when it cannot be read: for fields whose faults are the engine's to answer."""
-    if raw is ABSENT:
+    if raw is None:
         return None
     try:
         return _ANY.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def lenient_str(raw: Raw) -> str:
-    value = lenient(raw)
-    return value if isinstance(value, str) else ""
-
-
-def lenient_bool(raw: Raw, default: bool = False) -> bool:
-    value = lenient(raw)
-    return default if value is None else truthy(value)
-
-
-def truthy(value: Any) -> bool:
-    """A boolean the way engines read one."""
-    return value.lower() in _TRUE if isinstance(value, str) else value is True or (type(value) is int and value == 1)
-
-
-def lenient_int(raw: Raw) -> int | None:
-    """A whole number of at least 1, else None."""
-    value = lenient(raw)
-    return value if type(value) is int and value >= 1 else None
-
-
-def include_usage(stream_options: Raw) -> bool:
-    options = lenient(stream_options)
-    return isinstance(options, dict) and truthy(options.get("include_usage"))

@@ -9,7 +9,7 @@ relies on it); for the same reason media stay in by value and not by a digest of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 from msgspec import Raw
@@ -17,7 +17,7 @@ from msgspec import Raw
 from eluvix_extproc.core.prompt import Api, Message, Prompt
 from eluvix_extproc.errors import MalformedBody
 from eluvix_extproc.prompt import fields
-from eluvix_extproc.prompt.fields import ABSENT
+from eluvix_extproc.prompt.fields import ABSENT, NULL, V
 from eluvix_extproc.prompt.head import readable
 
 # Part types whose own text is tokenised; every other type is media. A part without a type is told by its members.
@@ -32,44 +32,47 @@ _PLAIN_ROLES = {role: b'{"role":"%b"}' % role.encode() for role in ("system", "d
 _ANY = msgspec.json.Decoder()
 
 
-class _Body(fields.Request, gc=False):
+class _Body(fields.Request[V], Generic[V], gc=False):
     messages: list[Raw] | None = None
-    max_completion_tokens: Raw = ABSENT
+    max_completion_tokens: V = NULL
+    add_generation_prompt: V = NULL
+    continue_final_message: V = NULL
     tools: Raw = ABSENT
     chat_template_kwargs: Raw = ABSENT
-    add_generation_prompt: Raw = ABSENT
-    continue_final_message: Raw = ABSENT
 
 
-_BODY = msgspec.json.Decoder(_Body)
+_BODY = fields.Body(_Body[Any], _Body[Raw])
 
 
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`."""
-    members = fields.decode(_BODY.decode, body if complete else readable(body, "messages"))
-    model = fields.model_of(members.model)
+    members = _BODY.decode(body if complete else readable(body, "messages"))
     if complete and not members.messages:
         fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
         raise MalformedBody(fault, "messages")
+    opened = members.add_generation_prompt
     tools_raw = fields.present(members.tools)
+    # In the order of Prompt's fields: given by name, so many of them cost a microsecond to sort out.
     return Prompt(
-        api=Api.OPENAI_CHAT,
-        model=model,
-        stream=fields.lenient_bool(members.stream),
-        body_bytes=body_bytes,
-        read_bytes=len(body),
-        complete=complete,
-        messages=_messages(members.messages or [], complete),
-        tools=fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
-        tools_raw=tools_raw,
-        template_kwargs=fields.present(members.chat_template_kwargs),
-        add_generation_prompt=fields.lenient_bool(members.add_generation_prompt, True),
-        continue_final_message=fields.lenient_bool(members.continue_final_message),
-        salt=fields.lenient_str(members.cache_salt),
-        include_usage=fields.include_usage(members.stream_options),
-        max_tokens=fields.lenient_int(members.max_completion_tokens) or fields.lenient_int(members.max_tokens),
-        samples=fields.lenient_int(members.n) or 1,
-        reserved=members.may_hold_reserved(),
+        Api.OPENAI_CHAT,
+        members.model or "",
+        fields.truthy(members.stream),
+        body_bytes,
+        len(body),
+        complete,
+        _messages(members.messages or [], complete),
+        (),
+        (),
+        fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
+        tools_raw,
+        fields.present(members.chat_template_kwargs),
+        opened is None or fields.truthy(opened),
+        fields.truthy(members.continue_final_message),
+        members.cache_salt if type(members.cache_salt) is str else "",
+        fields.include_usage(members.stream_options),
+        fields.whole(members.max_completion_tokens) or fields.whole(members.max_tokens),
+        fields.whole(members.n) or 1,
+        members.may_hold_reserved(),
     )
 
 
@@ -78,7 +81,15 @@ def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
     messages = []
     try:
         for raw in raws:
-            messages.append(_message(decode(raw), bytes(raw), complete))
+            value = decode(raw)
+            # Nearly every message is a role and a text; all else about it takes longer.
+            if type(value) is dict and len(value) == 2:
+                role, content = value.get("role"), value.get("content")
+                if type(content) is str and type(role) is str and role in _PLAIN_ROLES:
+                    canonical = _joined(content.encode(), _PLAIN_ROLES[role], b"s")
+                    messages.append(Message(role, canonical, content, bytes(raw)))
+                    continue
+            messages.append(_message(value, bytes(raw), complete))
     except MalformedBody as error:
         where = f"messages[{len(messages)}]{error.param or ''}"
         raise MalformedBody(f"Invalid value for '{where}': {error.message}", where) from None
@@ -92,6 +103,7 @@ def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
 
 
 def _message(value: Any, raw: bytes, complete: bool) -> Message:
+    """A message of any kind."""
     if type(value) is not dict:
         raise MalformedBody("expected an object.")
     role = value.get("role")
@@ -100,17 +112,6 @@ def _message(value: Any, raw: bytes, complete: bool) -> Message:
         if complete:
             raise MalformedBody("expected a string.", ".role")
         role = ""    # cut off
-    if len(value) == 2 and type(content) is str and role in _PLAIN_ROLES:
-        encoded = content.encode()
-        return Message(role, _joined(encoded, _PLAIN_ROLES[role], b"s"), content, raw)
-    return _rich_message(role, content, value, raw)
-
-
-def _joined(content: bytes, rest: bytes, kind: bytes) -> bytes:
-    return b"".join((content, rest, len(content).to_bytes(8, "little"), kind))
-
-
-def _rich_message(role: str, content: Any, value: dict[str, Any], raw: bytes) -> Message:
     rest = fields.canonical({k: v for k, v in value.items() if v is not None and k != "content"}, "messages")
     if content is None:
         canonical = _joined(b"", rest, b"n")
@@ -128,6 +129,10 @@ def _rich_message(role: str, content: Any, value: dict[str, Any], raw: bytes) ->
         texts.append(value["name"])
     _read_calls(value.get("tool_calls"), texts)
     return Message(role, canonical, "\n".join(texts), raw, media)
+
+
+def _joined(content: bytes, rest: bytes, kind: bytes) -> bytes:
+    return b"".join((content, rest, len(content).to_bytes(8, "little"), kind))
 
 
 def _read_content(content: Any, texts: list[str]) -> int:

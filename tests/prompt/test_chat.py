@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,16 @@ def test_odd_values_of_other_fields_are_the_engines_business(odd: dict[str, Any]
     prompt = chat({"model": "m", "messages": [USER], **odd})
     assert (prompt.max_tokens, prompt.samples, prompt.salt, prompt.include_usage) == (None, 1, "", False)
     assert prompt.stream is False
+
+
+@pytest.mark.parametrize("odd", [b'"\xff"', b'{"a":["\xff"]}'])
+@pytest.mark.parametrize("name", ["stream", "stream_options", "n", "cache_salt", "max_tokens", "add_generation_prompt"])
+def test_a_member_that_cannot_be_decoded_counts_as_absent(name: str, odd: bytes) -> None:
+    """The others are read as ever, though the body then takes a second, more careful decoding."""
+    rest = b'"model":"m","max_completion_tokens":7,"messages":[{"role":"user","content":"hi"}]}'
+    body = b'{"%b":%b,%b' % (name.encode(), odd, rest)
+    without = parse(Api.OPENAI_CHAT, b"{" + rest, body_bytes=9)
+    assert msgspec.structs.replace(parse(Api.OPENAI_CHAT, body, body_bytes=9), read_bytes=without.read_bytes) == without
 
 
 @pytest.mark.parametrize("value", [True, 1, "true", "ON", "1"])
