@@ -21,12 +21,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
+from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
+from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
-from eluvix_extproc.core.prompt import Message, PrefixChain, PrefixPoint, Prompt, TokenCount
+from eluvix_extproc.core.prompt import PrefixChain, PrefixPoint, Prompt, TokenCount
 
 MATERIAL_CAP_BYTES = 131_072
 ROOT_TEXT_BYTES = 1_024
@@ -37,6 +39,9 @@ PART_BYTES = 16_384
 
 _VERSION = b"eluvix-prefix-1"
 _ID_BYTES = 4
+_KEPT_SEEDS = 256
+_LONGEST_KEPT = 256    # a client may name a model by a megabyte
+_u64 = Struct("<Q").pack
 
 
 def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> PrefixChain:
@@ -56,7 +61,10 @@ def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> Pre
     shares of `count.total` by text size elsewhere. Of a batch the first sequence stands for all. A prompt of which
     nothing is known has the root b"" and no points. Costs about 3 us a KB.
     """
-    seed = _seed(model, adapter, prompt.salt, b"")
+    if prompt.salt or len(model) > _LONGEST_KEPT:
+        seed = _seed(model, adapter, prompt.salt, b"")
+    else:
+        seed = _seed_without_salt(model, adapter)
     if prompt.messages:
         blocks = tuple(_token_blocks(count.ids, seed)) if count.ids else ()    # the ids hold the tools already
         whole = _seed(model, adapter, prompt.salt, prompt.tools) if prompt.tools else seed
@@ -78,40 +86,52 @@ def _seed(model: str, adapter: str, salt: str, tools: bytes) -> bytes:
     return digest.digest()
 
 
+@lru_cache(_KEPT_SEEDS)
+def _seed_without_salt(model: str, adapter: str) -> bytes:
+    """Kept, for nearly every request has one of a few seeds. Salts are the clients' secrets and are not."""
+    return _seed(model, adapter, "", b"")
+
+
+@lru_cache(_KEPT_SEEDS)
+def _message_chain_start(seed: bytes) -> bytes:
+    return sha256(seed + b"message-chain").digest()
+
+
 def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[PrefixPoint, ...]) -> PrefixChain:
-    points = [*_message_points(prompt, count, seed), *blocks]
-    if blocks:
-        points.sort(key=attrgetter("tokens"))
-    return PrefixChain(_messages_root(prompt.messages, seed), tuple(points))
-
-
-def _messages_root(messages: tuple[Message, ...], seed: bytes) -> bytes:
-    digest = sha256(seed + b"messages")
+    """Root and message boundaries in one pass: a short conversation's few messages are most of what is sent."""
+    messages, ends = prompt.messages, count.per_message
+    if len(ends) != len(messages):
+        ends = _boundaries_by_size(prompt, count)
+    cut = None if prompt.complete else messages[-1]
+    points: list[PrefixPoint] = []
+    root = sha256(seed + b"messages")
     room = MATERIAL_CAP_BYTES
-    for message in messages:
-        material = message.canonical + _u64(len(message.canonical))
-        digest.update(material if len(material) <= room else material[:room])
-        room -= len(material)
-        if room <= 0 or message.role == "user":
-            break
-    return digest.digest()
-
-
-def _message_points(prompt: Prompt, count: TokenCount, seed: bytes) -> Iterator[PrefixPoint]:
-    digest = sha256(seed + b"message-chain").digest()
+    digest = _message_chain_start(seed)
     start = 0
-    cut = None if prompt.complete else prompt.messages[-1]
-    for message, end in zip(prompt.messages, _boundaries(prompt, count), strict=True):
-        if len(message.canonical) <= PART_BYTES or count.ids:
-            digest = sha256(digest + message.canonical).digest()
+    for message, end in zip(messages, ends, strict=True):
+        canonical = message.canonical
+        size = len(canonical)
+        if room > 0:
+            if size + 8 <= room:
+                root.update(canonical)
+                root.update(_u64(size))
+            else:
+                root.update((canonical[:room] + _u64(size))[:room])
+            room = 0 if message.role == "user" else room - size - 8
+        if size <= PART_BYTES or count.ids:
+            digest = sha256(digest + canonical).digest()
         else:
-            digest, parts = _parts(digest, message.canonical)
+            digest, parts = _parts(digest, canonical)
             for key, share in parts:
                 if (tokens := start + int((end - start) * share)) > 0:
-                    yield PrefixPoint(key, tokens)
+                    points.append(PrefixPoint(key, tokens))
         start = end
         if end > 0 and message is not cut:
-            yield PrefixPoint(xxh3_64_intdigest(digest), end)
+            points.append(PrefixPoint(xxh3_64_intdigest(digest), end))
+    if blocks:
+        points.extend(blocks)
+        points.sort(key=attrgetter("tokens"))
+    return PrefixChain(root.digest(), tuple(points))
 
 
 def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, float]]]:
@@ -129,10 +149,8 @@ def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, floa
     return state.digest(), parts
 
 
-def _boundaries(prompt: Prompt, count: TokenCount) -> tuple[int, ...]:
-    """Cumulative tokens at the end of each message."""
-    if len(count.per_message) == len(prompt.messages):
-        return count.per_message
+def _boundaries_by_size(prompt: Prompt, count: TokenCount) -> tuple[int, ...]:
+    """Cumulative tokens at the end of each message, where the count does not tell them."""
     sizes = [_utf8_bytes(message.text) for message in prompt.messages]
     if not any(sizes):
         sizes = [1] * len(sizes)
@@ -184,7 +202,3 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _u64(value: int) -> bytes:
-    return value.to_bytes(8, "little")

@@ -48,22 +48,22 @@ class Estimate:
         if prompt.texts:
             tokens = sum(math.ceil(utf8_len(text) / self.bytes_per_token) for text in prompt.texts)
             return TokenCount(total=scale_up(tokens, prompt), exact=False)
-        return self._count_chat(prompt)
-
-    def media(self, messages: tuple[Message, ...]) -> int:
-        """Tokens declared for all media parts of `messages`."""
-        return self.media_tokens * sum(message.media for message in messages)
-
-    def _count_chat(self, prompt: Prompt) -> TokenCount:
-        """Templates put the tools ahead of the turns, so every boundary includes them."""
+        # Templates put the tools ahead of the turns, so every boundary includes them.
         read = len(prompt.tools)
         fixed = 0
         boundaries: list[int] = []
         for message in prompt.messages:
-            read += utf8_len(message.text)
+            text = message.text
+            read += len(text) if text.isascii() else utf8_len(text)
             fixed += MESSAGE_OVERHEAD_TOKENS + message.media * self.media_tokens
             boundaries.append(fixed + math.ceil(read / self.bytes_per_token))
         total = boundaries[-1] if boundaries else math.ceil(read / self.bytes_per_token)
         if prompt.add_generation_prompt and not prompt.continue_final_message:
             total += GENERATION_PROMPT_TOKENS
-        return TokenCount(total=scale_up(total, prompt), exact=False, per_message=tuple(boundaries))
+        if not prompt.complete:
+            total = scale_up(total, prompt)
+        return TokenCount(total, False, tuple(boundaries))
+
+    def media(self, messages: tuple[Message, ...]) -> int:
+        """Tokens declared for all media parts of `messages`."""
+        return self.media_tokens * sum(message.media for message in messages)
