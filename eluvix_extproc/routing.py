@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import msgspec
+
 from eluvix_extproc.core.actions import Decide
 from eluvix_extproc.core.events import Decided, Undecidable
 from eluvix_extproc.core.fleet import Fleet
@@ -19,11 +21,12 @@ from eluvix_extproc.core.index import PrefixIndex
 from eluvix_extproc.core.ledger import Lease, Ledger
 from eluvix_extproc.core.pace import Pace
 from eluvix_extproc.core.prefix import chain
-from eluvix_extproc.core.prompt import PrefixChain, Prompt, TokenCount
+from eluvix_extproc.core.prompt import PrefixChain, Prompt
 from eluvix_extproc.core.record import Outcome, Record, Sized
 from eluvix_extproc.core.reserved import strip
 from eluvix_extproc.core.switchyard import choose
 from eluvix_extproc.core.switchyard.types import Decision, Facts, Policy
+from eluvix_extproc.core.value import Value
 from eluvix_extproc.errors import EluvixError, FailOpen, MalformedBody, UnknownModel
 from eluvix_extproc.physics.geometry import Geometry, kv_bytes
 from eluvix_extproc.prompt import parse
@@ -70,8 +73,7 @@ class Models:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(Value, frozen=True):
     """What one body told. `body` is set when reserved fields had to be cut out of it."""
 
     sized: Sized
@@ -81,16 +83,13 @@ class Study:
     drop_headers: tuple[str, ...] = ()
 
 
-class Claim:
+class Claim(msgspec.Struct, eq=False, gc=False):
     """The chosen worker's in-flight count, held until the exchange is over, or a left stream should be."""
 
-    __slots__ = ("_lease", "_max_tokens", "_model", "_pace")
-
-    def __init__(self, lease: Lease, pace: Pace, model: str, max_tokens: int | None) -> None:
-        self._lease = lease
-        self._pace = pace
-        self._model = model
-        self._max_tokens = max_tokens
+    _lease: Lease
+    _pace: Pace
+    _model: str
+    _max_tokens: int | None
 
     def settle(self, record: Record, now: float) -> None:
         worker = record.served_worker
@@ -139,23 +138,24 @@ class Router:
 
     def decide(self, ask: Decide) -> Verdict | Awaitable[Verdict]:
         """At once when the work is short, else an awaitable. Never raises."""
-        if len(ask.body) * PARSE_S_PER_BYTE > INLINE_S or "content-encoding" in ask.headers:
-            return self._decide_in_thread(ask, None)
+        parse_s = len(ask.body) * PARSE_S_PER_BYTE
+        if parse_s > INLINE_S or "content-encoding" in ask.headers:
+            return self._decide_in_thread(self._read_and_study, ask)
         try:
             if not ask.body:
-                return self._select(self._study(ask, None))
+                return self._select(_unread(ask))
             prompt = _read(ask, ask.body)
-            counter = self._counter(prompt)
-            if len(ask.body) * PARSE_S_PER_BYTE + counter.cost_s(prompt) > INLINE_S:
-                return self._decide_in_thread(ask, prompt)
-            return self._select(self._study(ask, prompt))
+            model, counter = self._counted_by(prompt)
+            if parse_s + counter.cost_s(prompt) > INLINE_S:
+                return self._decide_in_thread(self._study, ask, ask.body, prompt, model, counter)
+            return self._select(self._study(ask, ask.body, prompt, model, counter))
         except Exception as error:
             return self._undecidable(error)
 
-    async def _decide_in_thread(self, ask: Decide, prompt: Prompt | None) -> Verdict:
+    async def _decide_in_thread(self, study: Callable[..., Study], *args: object) -> Verdict:
         try:
             loop = asyncio.get_running_loop()
-            return self._select(await loop.run_in_executor(self._executor, self._study, ask, prompt))
+            return self._select(await loop.run_in_executor(self._executor, study, *args))
         except Exception as error:
             return self._undecidable(error)
 
@@ -165,40 +165,39 @@ class Router:
         self._defect("routing", error)
         return Undecidable(FailOpen("internal")), None
 
-    def _counter(self, prompt: Prompt) -> Counter:
+    def _counted_by(self, prompt: Prompt) -> tuple[Model | None, Counter]:
+        """Raises as Models.find."""
         model = self._models.find(prompt)
         if model is not None:
-            return model.counter
-        return self._models.unknown or next(iter(self._models.by_name.values())).counter
+            return model, model.counter
+        return None, self._models.unknown or next(iter(self._models.by_name.values())).counter
 
-    def _study(self, ask: Decide, prompt: Prompt | None) -> Study:
-        """Pure computation; may run in any thread. Raises RequestError or FailOpen."""
+    def _read_and_study(self, ask: Decide) -> Study:
         if not ask.body:
-            # Only headers are sent to us: content-length is all that is known of the prompt.
-            tokens = ask.body_bytes // 4
-            return Study(Sized("", tokens, False, ""), PrefixChain(b""), None)
+            return _unread(ask)
         encoding = ask.headers.get("content-encoding", "")
         body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
-        prompt = prompt or _read(ask, body)
-        model = self._models.find(prompt)
-        clean = strip(body) if ask.complete and prompt.reserved else None
-        count = self._counter(prompt).count(prompt)
-        name = model.name if model else prompt.model
-        adapter = prompt.model if model and prompt.model in model.adapters else ""
-        prefix = chain(prompt, count, model=name, adapter=adapter)
-        return Study(
-            Sized(
-                model=model.name if model else "",
-                tokens=count.total,
-                exact=count.exact,
-                prefix_hash=prefix.root.hex(),
-                kv_bytes=_footprint(model, count),
-            ),
-            prefix,
-            prompt.max_tokens,
-            clean,
-            ("content-encoding",) if clean is not None and encoding else (),
-        )
+        prompt = _read(ask, body)
+        return self._study(ask, body, prompt, *self._counted_by(prompt))
+
+    def _study(self, ask: Decide, body: bytes, prompt: Prompt, model: Model | None, counter: Counter) -> Study:
+        """Pure computation; may run in any thread. `body` is without its content-encoding."""
+        clean = strip(body) if prompt.reserved and ask.complete else None
+        count = counter.count(prompt)
+        kv: int | None = None
+        if model is None:
+            name = ""
+            prefix = chain(prompt, count, model=prompt.model, adapter="")
+        else:
+            name = model.name
+            prefix = chain(prompt, count, model=name, adapter=prompt.model if prompt.model in model.adapters else "")
+            if model.geometry is not None:
+                kv = kv_bytes(model.geometry, count.total, model.kv_dtype)
+        sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv)
+        if clean is None:
+            return Study(sized, prefix, prompt.max_tokens)
+        dropped = ("content-encoding",) if ask.headers.get("content-encoding") else ()
+        return Study(sized, prefix, prompt.max_tokens, clean, dropped)
 
     def _select(self, study: Study) -> Verdict:
         sized, points = study.sized, study.chain.points
@@ -224,7 +223,6 @@ def _read(ask: Decide, body: bytes) -> Prompt:
     return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
 
 
-def _footprint(model: Model | None, count: TokenCount) -> int | None:
-    if model is None or model.geometry is None:
-        return None
-    return kv_bytes(model.geometry, count.total, model.kv_dtype)
+def _unread(ask: Decide) -> Study:
+    """Only headers are sent to us: content-length is all that is known of the prompt."""
+    return Study(Sized("", ask.body_bytes // 4, False, ""), PrefixChain(b""), None)

@@ -95,7 +95,9 @@ class MemoryIndex:
 
     def insert(self, points: Sequence[PrefixPoint], worker: str) -> None:
         """See PrefixIndex. The longest go in first, so that eviction takes a chain from its long end."""
-        number = self._number(worker)
+        number = self._numbers.get(worker)
+        if number is None:
+            number = self._new_number(worker)
         shards, size = self._shards, len(self._shards)
         before: _Holders | None = None
         after: _Holders | None = None
@@ -112,7 +114,8 @@ class MemoryIndex:
                 after.points += 1
                 if held is not None:
                     self._drop(held)
-                self._evict(shard)
+                if len(shard) > self._capacity or self._shared_bytes > self._shared_budget:
+                    self._evict(shard)
 
     def forget(self, worker: str) -> None:
         """See PrefixIndex. The points themselves stay until they are evicted or held by another worker."""
@@ -131,12 +134,10 @@ class MemoryIndex:
     def _shared_bytes(self) -> int:
         return self._holders_bytes + len(self._workers) * _WORKER_BYTES
 
-    def _number(self, worker: str) -> int:
-        number = self._numbers.get(worker)
-        if number is None:
-            number = self._numbers[worker] = self._next
-            self._workers[number] = worker
-            self._next += 1
+    def _new_number(self, worker: str) -> int:
+        number = self._numbers[worker] = self._next
+        self._workers[number] = worker
+        self._next += 1
         return number
 
     def _with(self, held: _Holders | None, number: int) -> _Holders:

@@ -19,6 +19,7 @@ class Ledger:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._tokens: dict[str, int] = {}
+        self._counts_view = MappingProxyType(self._counts)
         self._parked: list[tuple[float, int, Lease]] = []
         self._sequence = count()
         self._ghosts = 0
@@ -31,7 +32,7 @@ class Ledger:
 
     def counts(self) -> Mapping[str, int]:
         """A live read-only view, worker -> requests in flight; idle workers are absent."""
-        return MappingProxyType(self._counts)
+        return self._counts_view
 
     def tokens(self) -> Mapping[str, int]:
         """A live read-only view, worker -> prompt tokens of the requests in flight; idle workers are absent."""

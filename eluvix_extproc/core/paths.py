@@ -12,6 +12,8 @@ _SUFFIXES = (
     ("/v1/chat/completions", Api.OPENAI_CHAT),
     ("/v1/completions", Api.OPENAI_COMPLETIONS),
 )
+# Without a prefix and a query, as nearly all requests are, a path is known at one look.
+_WHOLE = dict(_SUFFIXES)
 
 
 def api_of(headers: Mapping[str, str]) -> Api | None:
@@ -22,10 +24,12 @@ def api_of(headers: Mapping[str, str]) -> Api | None:
     """
     if headers.get(":method") != "POST" or headers.get("upgrade"):
         return None
-    api = _by_path(headers.get(":path", ""))
-    if api is None or headers.get("content-length") == "0" or not _is_json(headers.get("content-type", "")):
+    path = headers.get(":path", "")
+    api = _WHOLE.get(path) or _by_path(path)
+    if api is None or headers.get("content-length") == "0":
         return None
-    return api
+    content_type = headers.get("content-type", "")
+    return api if content_type == "application/json" or _is_json(content_type) else None
 
 
 def _by_path(path: str) -> Api | None:
