@@ -204,7 +204,7 @@ class Router:
         now = self._clock()
         self._ledger.expire(now)
         hits = self._index.lookup(points) if points and self._policy.kv_prefix_affinity else {}
-        facts = Facts(sized.tokens, sized.exact, study.chain.root, now)
+        facts = Facts(sized.tokens, sized.exact, study.chain.root, now, study.chain.root_tokens)
         try:
             decision = choose(facts, self._fleet(), hits, self._ledger.counts(), self._policy)
         except EluvixError as error:

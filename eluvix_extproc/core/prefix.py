@@ -107,7 +107,7 @@ def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[P
     root = sha256(seed + b"messages")
     room = MATERIAL_CAP_BYTES
     digest = _message_chain_start(seed)
-    start = 0
+    start = root_tokens = 0
     for message, end in zip(messages, ends, strict=True):
         canonical = message.canonical
         size = len(canonical)
@@ -118,6 +118,7 @@ def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[P
             else:
                 root.update((canonical[:room] + _u64(size))[:room])
             room = 0 if message.role == "user" else room - size - 8
+            root_tokens = end
         if size <= PART_BYTES or count.ids:
             digest = sha256(digest + canonical).digest()
         else:
@@ -131,7 +132,7 @@ def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[P
     if blocks:
         points.extend(blocks)
         points.sort(key=attrgetter("tokens"))
-    return PrefixChain(root.digest(), tuple(points))
+    return PrefixChain(root.digest(), tuple(points), root_tokens)
 
 
 def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, float]]]:

@@ -84,7 +84,9 @@ class PrefixPoint(Value, frozen=True):
 
 class PrefixChain(Value, frozen=True):
     """`root` is the 32-byte SHA-256 behind `x-eluvix-kv-prefix-hash` (b"" when nothing of the prompt is known);
-    `points` are in order of growing length."""
+    `points` are in order of growing length. `root_tokens` is the length of the conversation's own beginning, its first
+    user turn included, and 0 where a prompt has none: a shorter prefix may be shared by many conversations."""
 
     root: bytes
     points: tuple[PrefixPoint, ...] = ()
+    root_tokens: int = 0

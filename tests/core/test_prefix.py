@@ -281,3 +281,12 @@ def test_nothing_known() -> None:
         parse(Api.OPENAI_COMPLETIONS, b'{"prompt":[', body_bytes=99, complete=False),
     ):
         assert of(prompt, TokenCount(24, False)) == PrefixChain(b"")
+
+
+def test_the_root_ends_with_the_first_turn_of_the_user() -> None:
+    turns = [{"role": "system", "content": "s" * 40}, {"role": "user", "content": "u" * 40}]
+    answered = [*turns, {"role": "assistant", "content": "a" * 40}, {"role": "user", "content": "v" * 40}]
+    count = TokenCount(100, True, per_message=(20, 40, 60, 80))
+    assert of(chat(answered), count).root_tokens == 40
+    assert of(chat(turns[:1]), TokenCount(20, True, per_message=(20,))).root_tokens == 20
+    assert of(completion("text"), TokenCount(2, True)).root_tokens == 0

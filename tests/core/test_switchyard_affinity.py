@@ -29,8 +29,9 @@ def _choose(
     key: bytes = b"k" * 32,
     tokens: int = 8192,
     affinity: bool = True,
+    root: int = 0,
 ) -> Decision:
-    facts = Facts(prompt_tokens=tokens, exact=True, prefix_key=key, now=NOW)
+    facts = Facts(prompt_tokens=tokens, exact=True, prefix_key=key, now=NOW, root_tokens=root)
     return choose(facts, fleet, hits or {}, in_flight or {}, Policy(kv_prefix_affinity=affinity))
 
 
@@ -68,6 +69,23 @@ def test_prompts_without_a_key_spread_too() -> None:
         ledger.acquire(worker)
     assert set(ledger.counts().values()) == {10}
     assert len({_first(THREE, key=b"", tokens=tokens) for tokens in range(20)}) == 3
+
+
+def test_replicas_agree_on_conversations_that_share_a_short_system_prompt() -> None:
+    for number in range(100):
+        key = number.to_bytes(32, "big")
+        fresh = _choose(THREE, key=key, tokens=300, root=260)
+        for holder in "abc":    # wherever a replica happened to send the last one that began like this
+            shared = _choose(THREE, {holder: 200}, key=key, tokens=300, root=260)
+            assert shared.workers == fresh.workers
+            assert "affinity:shared=200" in shared.reasons
+            own = _choose(THREE, {holder: 260}, key=key, tokens=300, root=260)
+            assert own.workers[0] == holder
+
+
+def test_a_long_shared_prefix_is_worth_following() -> None:
+    assert _first(THREE, {"c": 1024}, tokens=3000, root=2900) == "c"
+    assert _choose(THREE, {"c": 1023}, tokens=3000, root=2900).workers == _choose(THREE, tokens=3000).workers
 
 
 def test_the_longest_prefix_wins() -> None:

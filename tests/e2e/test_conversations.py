@@ -13,9 +13,10 @@ from tests.support.stack import Stack
 
 
 def turns(port: int, mark: str, count: int, **options: Any) -> Iterator[Answer]:
-    """The answers of a conversation whose every turn repeats all that was said."""
-    system = {"role": "system", "content": f"{mark} answers briefly and in plain words. " * 4}
-    messages = [system, {"role": "user", "content": "tell me of caches " * 20}]
+    """The answers of a conversation whose every turn repeats all that was said, behind a system prompt that all
+    conversations share."""
+    system = {"role": "system", "content": "You answer briefly and in plain words. " * 4}
+    messages = [system, {"role": "user", "content": f"{mark}: " + "tell me of caches " * 20}]
     for number in range(count):
         answer = post(port, chat(messages=messages, max_tokens=24), **options)
         assert answer.status == 200, answer.body

@@ -28,6 +28,8 @@ _FLOOR: Final = 3.0
 _SHARE: Final = 0.75
 # What counts as equal load grows with the load.
 _SLACK: Final = 0.1
+# Tokens from which a prefix that other conversations share is worth following.
+_SHARED_WORTH: Final = 1024
 
 _ADDRESS: Final = itemgetter(2)
 
@@ -50,13 +52,15 @@ def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy
     held = _held(hits, load, facts) if hits else {}
     places = max(1, policy.fallback_workers)
     order = _idle_first(pool, facts.prefix_key or _spread(facts, load, in_flight), load, held, places)
-    if held and policy.kv_prefix_affinity:
-        order = _warm_first(order, load, held)
+    least_worth = _least_worth(facts)
+    worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
+    if worth and policy.kv_prefix_affinity:
+        order = _warm_first(order, load, worth)
 
     first = order[0]
     cached = held.get(first, 0)
     busy = f"load:{load[first]:.3g}"
-    affinity = _affinity_reason(policy.kv_prefix_affinity, held, cached)
+    affinity = _affinity_reason(policy.kv_prefix_affinity, held, worth, cached)
     scraped = pool.ready_at[first].load
     if scraped is None or others_load(scraped, facts.now, policy.load_staleness_s) is None:
         reasons: tuple[str, ...] = (affinity, busy, "load:others-unknown")
@@ -74,6 +78,16 @@ def _held(hits: PrefixHits, load: Mapping[str, float], facts: Facts) -> dict[str
         if address in load and tokens > 0 and most > 0:
             held[address] = tokens if tokens < most else most
     return held
+
+
+def _least_worth(facts: Facts) -> int:
+    """The shortest prefix that may draw a request to its holder.
+
+    One that ends before the conversation's own first turn, a system prompt that many share, would draw each replica's
+    new conversations to the worker that it happened to send the last one to, and replicas would disagree from turn to
+    turn. So a short one counts for nothing, and the rendezvous hash of the conversation decides.
+    """
+    return min(facts.root_tokens, _SHARED_WORTH, facts.prompt_tokens - 1)
 
 
 def _idle_first(
@@ -114,10 +128,12 @@ def _spread(facts: Facts, load: Mapping[str, float], in_flight: InFlight) -> byt
     return b"%d/%d/" % (facts.prompt_tokens, ours)
 
 
-def _affinity_reason(on: bool, held: Mapping[str, int], cached: int) -> str:
+def _affinity_reason(on: bool, held: Mapping[str, int], worth: Mapping[str, int], cached: int) -> str:
     if not on:
         return "affinity:off"
     if not held:
         return "affinity:miss"
     longest = max(held.values())
+    if not worth:
+        return f"affinity:shared={longest}"
     return f"affinity:hit={cached}<{longest}" if cached < longest else f"affinity:hit={longest}"

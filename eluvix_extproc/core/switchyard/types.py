@@ -23,12 +23,14 @@ class Policy:
 
 
 class Facts(Value, frozen=True):
-    """What routing knows of one request. `prefix_key` is the 32-byte root digest, b"" when unknown."""
+    """What routing knows of one request. `prefix_key` is the 32-byte root digest, b"" when unknown; `root_tokens` the
+    length of the conversation's own beginning, 0 when unknown (see PrefixChain)."""
 
     prompt_tokens: int
     exact: bool
     prefix_key: bytes
     now: float
+    root_tokens: int = 0
 
 
 # Worker address -> prompt tokens that it is believed to hold in KV cache.
