@@ -89,7 +89,9 @@ def test_http1_trailers_do_not_hide_the_end_of_the_body(stack: Stack, mark: str)
     assert stack.received_once(mark)["body_sha256"] == digest(body)
 
 
-@pytest.mark.parametrize(("profile", "failopen"), [("buffered", None), ("hybrid", "decision_timeout")])
+@pytest.mark.parametrize(
+    ("profile", "failopen"), [("buffered", None), ("full-duplex", None), ("hybrid", "decision_timeout")]
+)
 def test_http2_trailers_cost_at_most_the_decision(
     stacks: Callable[[str], Stack], mark: str, profile: str, failopen: str | None
 ) -> None:
@@ -99,7 +101,28 @@ def test_http2_trailers_cost_at_most_the_decision(
     sent = {"x-test": mark}
     answer = post(stack.port, chunks_of(body, 40), headers=sent, trailers={"x-sum": "1"}, http2=True)
     assert (answer.status, answer.ended, answer.ours("failopen")) == (200, True, failopen)
-    assert stack.received_once(mark)["body_sha256"] == digest(body)
+    received = stack.received_once(mark)
+    assert (received["body_bytes"], received["body_sha256"]) == (len(body), digest(body))
+
+
+@pytest.mark.parametrize("size", [40, 300_000, MIB * 3 // 2], ids=["short", "300KB", "1.5MB"])
+def test_http2_trailers_after_a_body_of_known_length_cost_nothing(stack: Stack, mark: str, size: int) -> None:
+    """With a content-length the end of the body needs no announcement: it is decided on."""
+    body = chat(f"{mark} " + "words and " * (size // 10))
+    sent = {"x-test": mark, "content-length": str(len(body)), "x-sim-fault": AT_ONCE}
+    answer = post(stack.port, chunks_of(body, size // 3), headers=sent, trailers={"x-sum": "1"}, http2=True)
+    assert (answer.status, answer.ended, answer.ours("failopen")) == (200, True, None)
+    assert answer.ours("pd-role") == ("decode" if size == 40 else "prefill")
+
+
+def test_http2_trailers_after_a_body_beyond_what_is_held_do_not_repeat_it(stack: Stack, mark: str) -> None:
+    """Decided on the head of it, the request takes the route without retries, where Envoy keeps no copy."""
+    body = chat(f"{mark} " + "words and " * (MIB // 6))
+    sent = {"x-test": mark, "x-sim-fault": AT_ONCE}
+    answer = post(stack.port, chunks_of(body), headers=sent, trailers={"x-sum": "1"}, http2=True)
+    assert (answer.status, answer.ended, answer.ours("failopen")) == (200, True, None)
+    received = stack.received_once(mark)
+    assert (received["body_bytes"], received["body_sha256"]) == (len(body), digest(body))
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_copies_are_removed_from_errors_too(stack: Stack, http2: bool, mark: str
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/embeddings"])
 def test_copies_are_removed_from_answers_that_pass(stack: Stack, http2: bool, mark: str, path: str) -> None:
     """Where the sidecar has left, Envoy removes what a worker says in its name."""
-    planned = {"headers": {name: "evil" for name in ANSWER_HEADERS}}
+    planned = {"headers": dict.fromkeys(ANSWER_HEADERS, "evil")}
     method, body = ("GET", b"") if path == "/v1/models" else ("POST", b'{"input": "x"}')
     headers = {"x-test": mark, "x-sim-fault": json.dumps(planned)}
     answer = post(stack.port, body, path, method=method, headers=headers, http2=http2)

@@ -24,7 +24,8 @@ from tests.support.processes import wait_until
 from tests.support.stack import MODEL, Stack
 
 TINY = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny" / "tokenizer.json"
-PHASES = ("uploading", "waiting", "held", "streaming", "deciding")
+PHASES = ("uploading", "flowing", "waiting", "held", "streaming", "deciding")
+BUFFERED_PHASES = tuple(phase for phase in PHASES if phase != "flowing")   # Envoy has all of a body before it asks
 # Renders at once but for one conversation, which it walks through as often as that has characters.
 _TEMPLATE = """{%- for message in messages -%}
 {%- if 'never decided' in message.content -%}
@@ -33,11 +34,14 @@ _TEMPLATE = """{%- for message in messages -%}
 {{- message.content -}}
 {%- endfor -%}"""
 _BIG = 450_000   # bytes of a body that is counted in a thread
+_AT_ONCE = {"status": 200, "body": {"choices": [{"message": "a long prompt takes the simulated engine long"}]}}
 _FAULTS: dict[str, dict[str, Any]] = {
+    "flowing": _AT_ONCE,
     "waiting": {"delay_headers_ms": 4000},
     "held": {"early_role": True, "stall_first_token_ms": 4000},
-    "deciding": {"status": 200, "body": {"choices": [{"message": "a long prompt takes the simulated engine long"}]}},
+    "deciding": _AT_ONCE,
 }
+_STOPS_BEFORE = {"uploading": 1, "flowing": 2}   # the piece, of three, that waits for the release
 _STREAM_TOKENS = 700   # 3.5 s at the stacks' 5 ms a token
 
 
@@ -101,9 +105,9 @@ class Phases:
     def __enter__(self) -> Self:
         try:
             for request in self.requests:
-                sent = self._messages()
+                sent, upstream = self._messages(), self._upstream_bytes()
                 request.answer = self._threads.submit(self._send, request)
-                wait_until(lambda r=request, s=sent: self._there(r, s), f"{request.name} to be reached")  # type: ignore[misc]
+                wait_until(lambda r=request, s=sent, u=upstream: self._there(r, s, u), f"{request.name} to be reached")  # type: ignore[misc]
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -116,7 +120,7 @@ class Phases:
         self._threads.shutdown()
 
     def release(self) -> None:
-        """Let the uploads go on."""
+        """Let the uploads go on, decided or not."""
         self._release.set()
         for request in self.requests:
             request.direct = self._threads.submit(_ask, self._stack.decode[0].address, request)
@@ -131,7 +135,7 @@ class Phases:
             headers["x-sim-fault"] = msgspec.json.encode(_FAULTS[request.phase]).decode()
 
         def before_chunk(number: int) -> None:
-            if number == 1 and request.phase == "uploading":
+            if number == _STOPS_BEFORE.get(request.phase):
                 request.reached.set()
                 self._release.wait(60)
 
@@ -142,19 +146,21 @@ class Phases:
 
         third = len(request.body) // 3 + 1
         pieces = [request.body[n : n + third] for n in range(0, len(request.body), third)]
-        body = pieces if request.phase == "uploading" else request.body
+        body = pieces if request.phase in _STOPS_BEFORE else request.body
         return post(
             self._stack.port, body, headers=headers, http2=request.http2, before_chunk=before_chunk, stop_after=took,
             timeout=60,
         )  # fmt: skip
 
-    def _there(self, request: InPhase, sent_before: int) -> bool:
+    def _there(self, request: InPhase, sent_before: int, upstream_before: int) -> bool:
         if request.answer.done():
             raise AssertionError(f"{request.name} was over before its time: {request.answer.result()}")
         match request.phase:
             case "uploading":   # BUFFERED sends no body before its end
                 wanted = 1 if self._stack.profile == "buffered" else 2
                 return request.reached.is_set() and self._messages() >= sent_before + wanted
+            case "flowing":     # steered, and all that the client has sent so far has gone upstream
+                return self._upstream_bytes() >= upstream_before + 2 * len(request.body) // 3
             case "deciding":
                 return self._messages() >= sent_before + 2
             case "waiting":
@@ -168,6 +174,10 @@ class Phases:
         """What Envoy has sent to the sidecar so far."""
         return sum(self._stack.envoy.stats(r"ext_proc\..*stream_msgs_sent$").values())
 
+    def _upstream_bytes(self) -> int:
+        """What Envoy has sent to workers so far."""
+        return sum(self._stack.envoy.stats(r"cluster\.llm-.*upstream_cx_tx_bytes_total$").values())
+
 
 def whole(answer: Answer, request: InPhase, stack: Stack) -> None:
     """The worker got every byte of the request, once; the client got every byte of the worker's answer."""
@@ -180,8 +190,12 @@ def whole(answer: Answer, request: InPhase, stack: Stack) -> None:
 
 def _request(phase: str, http2: bool, mark: str) -> InPhase:
     tokens = _STREAM_TOKENS if phase == "streaming" else 8
-    text = {"uploading": "up and up " * 12_000, "deciding": "never decided " * (_BIG // 14)}.get(phase, "short")
-    body = chat(f"{mark} {text}", stream=phase in ("held", "streaming"), max_tokens=tokens)
+    texts = {
+        "uploading": "up and up " * 12_000,
+        "flowing": "on and on " * 240_000,
+        "deciding": "never decided " * (_BIG // 14),
+    }
+    body = chat(f"{mark} {texts.get(phase, 'short')}", stream=phase in ("held", "streaming"), max_tokens=tokens)
     return InPhase(phase, http2, mark, body)
 
 
