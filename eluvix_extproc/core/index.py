@@ -144,6 +144,8 @@ class MemoryIndex:
         """The shared set of `held`'s live workers and `number`; forgotten workers are left behind here."""
         if held is None:
             numbers: tuple[int, ...] = (number,)
+        elif held.numbers == (number,):
+            return held    # most points are one worker's
         else:
             live = {n for n in held.numbers if n in self._workers}
             live.add(number)

@@ -26,9 +26,8 @@ class Ledger:
 
     def acquire(self, worker: str, tokens: int = 0) -> Lease:
         """Count one request with `tokens` prompt tokens on `worker` until its lease ends."""
-        lease = Lease(self, worker, tokens)
         self._enter(worker, tokens)
-        return lease
+        return Lease(self, worker, tokens)
 
     def counts(self) -> Mapping[str, int]:
         """A live read-only view, worker -> requests in flight; idle workers are absent."""

@@ -67,11 +67,11 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         tools_raw,
         fields.present(members.chat_template_kwargs),
         opened is None or fields.truthy(opened),
-        fields.truthy(members.continue_final_message),
+        members.continue_final_message is not None and fields.truthy(members.continue_final_message),
         members.cache_salt if type(members.cache_salt) is str else "",
-        fields.include_usage(members.stream_options),
+        members.stream_options is not None and fields.include_usage(members.stream_options),
         fields.whole(members.max_completion_tokens) or fields.whole(members.max_tokens),
-        fields.whole(members.n) or 1,
+        1 if members.n is None else fields.whole(members.n) or 1,
         members.may_hold_reserved(),
     )
 

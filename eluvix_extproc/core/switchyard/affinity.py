@@ -52,8 +52,10 @@ def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy
     held = _held(hits, load, facts) if hits else {}
     places = max(1, policy.fallback_workers)
     order = _idle_first(pool, facts.prefix_key or _spread(facts, load, in_flight), load, held, places)
-    least_worth = _least_worth(facts)
-    worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
+    worth = held
+    if held:
+        least_worth = _least_worth(facts)
+        worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
     if worth and policy.kv_prefix_affinity:
         order = _warm_first(order, load, worth)
 
