@@ -150,18 +150,20 @@ class Router:
                 return self._decide_in_thread(self._study, ask, ask.body, prompt, model, counter)
             return self._select(self._study(ask, ask.body, prompt, model, counter))
         except Exception as error:
-            return self._undecidable(error)
+            return self._undecidable(error, ask)
 
-    async def _decide_in_thread(self, study: Callable[..., Study], *args: object) -> Verdict:
+    async def _decide_in_thread(self, study: Callable[..., Study], ask: Decide, *args: object) -> Verdict:
         try:
             loop = asyncio.get_running_loop()
-            return self._select(await loop.run_in_executor(self._executor, study, *args))
+            return self._select(await loop.run_in_executor(self._executor, study, ask, *args))
         except Exception as error:
-            return self._undecidable(error)
+            return self._undecidable(error, ask)
 
-    def _undecidable(self, error: Exception) -> Verdict:
+    def _undecidable(self, error: Exception, ask: Decide) -> Verdict:
         if isinstance(error, EluvixError):
             return Undecidable(error), None
+        # The traceback ends with it, so that the defect's log line and the exchange's find each other.
+        error.add_note(f"request_id: {ask.headers.get('x-request-id', '')[:128]}")
         self._defect("routing", error)
         return Undecidable(FailOpen("internal")), None
 

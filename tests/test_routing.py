@@ -113,7 +113,7 @@ def chat(text: str = "hello there", name: str | None = "m", **fields: Any) -> by
 
 
 def ask(body: bytes, complete: bool = True, size: int = 0, encoding: str = "") -> Decide:
-    headers = {"content-encoding": encoding} if encoding else {}
+    headers = {"x-request-id": "r1"} | ({"content-encoding": encoding} if encoding else {})
     return Decide(Api.OPENAI_CHAT, headers, body, complete, size or len(body), 100.0)
 
 
@@ -210,6 +210,7 @@ async def test_a_defect_lets_the_request_through(bench: Bench, cost: float) -> N
     error = await error_of(bench.router(model(counter=FakeCounter(cost, fault=fault))), ask(chat()))
     assert isinstance(error, FailOpen) and error.reason == "internal"
     assert bench.defects == [("routing", fault)]
+    assert fault.__notes__ == ["request_id: r1"]    # the traceback in the log leads to the exchange's line
     assert bench.in_flight() == {}
 
 
