@@ -33,6 +33,7 @@ Headers = Mapping[str, str]
 class RequestHeaders(Value, frozen=True):
     headers: Headers
     end_of_stream: bool
+    http1: bool = True   # else trailers may follow a body of any kind
 
 
 class RequestBody(Value, frozen=True):

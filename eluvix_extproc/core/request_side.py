@@ -57,6 +57,7 @@ class RequestSide:
         self._content_length: int | None = None
         self._held: list[bytes] = []        # body messages not answered yet
         self._trailers = False
+        self._http1 = True
         self._body_whole = False            # its end was seen
         self._head_only = False             # the decision rests on a head of the body
         self._guard: Guard | None = None    # set while bytes pass that nobody has parsed
@@ -65,6 +66,7 @@ class RequestSide:
         """Note what the headers say. True when the body is to be read: a request of ours that has one."""
         self.headers = event.headers
         self.arrived = now
+        self._http1 = event.http1
         self.api = None if event.end_of_stream else api_of(event.headers)
         length = event.headers.get("content-length", "")
         self._content_length = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None
@@ -181,7 +183,7 @@ class RequestSide:
         self.decision, self.sized = event.decision, event.sized
         prefix_hash = event.sized.prefix_hash
         ours = contract.routing_headers(event.decision, prefix_hash)
-        if self._head_only or self._trailers:
+        if self._trailers or not self._body_whole and (self._head_only or not self._http1):
             ours += (contract.NO_RETRIES,)
         names = {name for name, _ in ours}
         mutation = Mutation(

@@ -70,6 +70,7 @@ def ext_proc_config(plan: Plan, cluster: str) -> Tree:
             "what the sidecar reads; credentials and cookies never leave Envoy, and shorter messages cost less",
             {"allowed_headers": {"patterns": [*({"exact": name} for name in _READ), {"prefix": "x-eluvix-"}]}},
         ),
+        "request_attributes": note("HTTP/2 clients may send trailers behind any body", ["request.protocol"]),
         "response_attributes": note(
             "who answered in the end, which after a retry or a fail-open is not who was chosen",
             ["upstream.address", "upstream.request_attempt_count", "xds.cluster_name"],

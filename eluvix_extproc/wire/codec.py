@@ -107,7 +107,10 @@ def _event(request: pb.ProcessingRequest) -> Event:
     if kind == "request_body":
         return RequestBody(request.request_body.body, request.request_body.end_of_stream)
     if kind == "request_headers":
-        return RequestHeaders(_headers(request.request_headers.headers), request.request_headers.end_of_stream)
+        http1 = True
+        if request.attributes:
+            http1 = request.attributes[ATTRIBUTES].fields["request.protocol"].string_value in _HTTP1
+        return RequestHeaders(_headers(request.request_headers.headers), request.request_headers.end_of_stream, http1)
     if kind == "response_headers":
         return _response_headers(request)
     if kind == "request_trailers":
@@ -197,4 +200,5 @@ _ENCODERS = {
     ImmediateReply: _encode_immediate,
     ExtendTimeout: _encode_extension,
 }
+_HTTP1 = ("HTTP/1.1", "HTTP/1.0", "")
 _UNCHANGED: dict[Side, bytes] = {side: _encode_body(BodyReply(side)) for side in Side}

@@ -203,14 +203,21 @@ def test_a_body_of_the_announced_length_is_not_waited_for(mode: BodyMode, new: b
 @pytest.mark.parametrize("mode", STREAMING)
 def test_a_decided_body_that_goes_on_is_not_to_be_retried(mode: BodyMode) -> None:
     beyond = wire(mode, limits=SMALL)
-    beyond.request(b" " * 150, [])
+    beyond.tell(RequestHeaders(POST, False))
+    beyond.tell(RequestBody(b" " * 150, False))
+    http2 = wire(mode)
+    http2.tell(RequestHeaders({**POST, "content-length": str(len(BODY))}, False, http1=False))
+    http2.tell(RequestBody(BODY, False))
     trailed = wire(mode)
     trailed.tell(RequestHeaders(POST, False))
     trailed.tell(RequestBody(BODY, False))
     trailed.tell(RequestTrailers())
     plain = wire(mode)
     plain.request(BODY, [])
-    for it, marked in ((beyond, True), (trailed, True), (plain, False)):
+    whole_http2 = wire(mode)
+    whole_http2.tell(RequestHeaders(POST, False, http1=False))
+    whole_http2.tell(RequestBody(BODY, True))
+    for it, marked in ((beyond, True), (trailed, True), (http2, True), (whole_http2, False), (plain, False)):
         it.decide()
         assert ("x-eluvix-retries" in it.headers(Side.REQUEST)) is marked
 

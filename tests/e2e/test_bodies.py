@@ -107,12 +107,14 @@ def test_http2_trailers_cost_at_most_the_decision(
 
 @pytest.mark.parametrize("size", [40, 300_000, MIB * 3 // 2], ids=["short", "300KB", "1.5MB"])
 def test_http2_trailers_after_a_body_of_known_length_cost_nothing(stack: Stack, mark: str, size: int) -> None:
-    """With a content-length the end of the body needs no announcement: it is decided on."""
+    """With a content-length the end of the body needs no announcement: it is decided on, and arrives once."""
     body = chat(f"{mark} " + "words and " * (size // 10))
     sent = {"x-test": mark, "content-length": str(len(body)), "x-sim-fault": AT_ONCE}
     answer = post(stack.port, chunks_of(body, size // 3), headers=sent, trailers={"x-sum": "1"}, http2=True)
     assert (answer.status, answer.ended, answer.ours("failopen")) == (200, True, None)
     assert answer.ours("pd-role") == ("decode" if size == 40 else "prefill")
+    received = stack.received_once(mark)
+    assert (received["body_bytes"], received["body_sha256"]) == (len(body), digest(body))
 
 
 def test_http2_trailers_after_a_body_beyond_what_is_held_do_not_repeat_it(stack: Stack, mark: str) -> None:

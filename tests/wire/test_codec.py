@@ -98,6 +98,15 @@ def test_headers() -> None:
     assert event == RequestHeaders({":path": "/x", "a": "1, 2", "odd": "\udcff\x00"}, True)
 
 
+@pytest.mark.parametrize(("protocol", "http1"), [("HTTP/1.1", True), ("HTTP/2", False), (None, True)])
+def test_the_clients_protocol(protocol: str | None, http1: bool) -> None:
+    message = pb.ProcessingRequest()
+    message.request_headers.end_of_stream = True
+    if protocol is not None:
+        message.attributes[codec.ATTRIBUTES].update({"request.protocol": protocol})
+    assert codec.decode(message.SerializeToString()) == RequestHeaders({}, True, http1)
+
+
 def test_trailers() -> None:
     trailers = service.HttpTrailers(trailers=header_map([("t", b"1")]))
     assert codec.decode(bytes(service.ProcessingRequest(request_trailers=trailers))) == RequestTrailers()
