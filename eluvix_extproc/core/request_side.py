@@ -183,7 +183,7 @@ class RequestSide:
         self.decision, self.sized = event.decision, event.sized
         prefix_hash = event.sized.prefix_hash
         ours = contract.routing_headers(event.decision, prefix_hash)
-        if self._trailers or not self._body_whole and (self._head_only or not self._http1):
+        if self._trailers or (not self._body_whole and (self._head_only or not self._http1)):
             ours += (contract.NO_RETRIES,)
         names = {name for name, _ in ours}
         mutation = Mutation(
