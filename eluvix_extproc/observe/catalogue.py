@@ -99,8 +99,8 @@ CATALOGUE: tuple[Metric, ...] = (
     Metric(
         "eluvix_failopen_total", "counter",
         "Requests that went on unrouted, by reason.",
-        "Alert on it: they work, but on the default route, without isolation or affinity. docs/operations.md says what each "
-        "`reason` asks for.",
+        "Alert on it: they work, but on the default route, without isolation or affinity. docs/operations.md says "
+        "what each `reason` asks for.",
         ("reason",), ((),),
     ),
     Metric(
