@@ -9,7 +9,8 @@ a message (a deadline) are written by a task of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,14 @@ class AioServer:
         await self._server.stop(grace_s)
 
     async def _process(self, _: AsyncIterator[bytes], context: Any) -> None:
-        transport = _Transport(context)
+        read, write = context.read, context.write
+        transport = _Transport(write)
+        queue = transport.queue
         session = Session(self._services(), transport)
         try:
             while not transport.ended:
                 transport.attended = False
-                message = await context.read()
+                message = await read()
                 transport.attended = True
                 if message is grpc.aio.EOF:
                     break
@@ -85,12 +88,16 @@ class AioServer:
                 decision = session.deciding
                 if decision is not None:
                     await asyncio.wait((decision,))
-                await transport.flush()
+                if transport.late is not None:
+                    await asyncio.wait((transport.late,))
+                while queue:
+                    await write(queue.popleft())
         except asyncio.CancelledError:
             # Either the peer is gone or `finish` woke us from read(); only the second is ours to swallow.
             if not transport.ended:
                 raise
-            await transport.flush()
+            while queue:
+                await write(queue.popleft())
         finally:
             transport.leave_handler()
             session.closed()
@@ -110,19 +117,23 @@ class AioServer:
 
 
 class _Transport:
-    """Queues replies; the handler flushes after each message, a task does when there is none."""
+    """Queues replies; the handler writes them after each message, a task does when there is none.
 
-    def __init__(self, context: Any) -> None:
+    gRPC takes one write at a time, so the handler lets `late`, the task, finish first, and none begins while the
+    handler attends.
+    """
+
+    def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self.queue: deque[bytes] = deque()
         self.ended = False
-        self.attended = False   # whether the handler will flush by itself soon
+        self.attended = False   # whether the handler will write by itself soon
+        self.late: asyncio.Task[None] | None = None
         self.failure: str | None = None
-        self._context = context
+        self._write = write
         self._handler = asyncio.current_task()
-        self._queue: list[bytes] = []
-        self._late: asyncio.Task[None] | None = None
 
     def send(self, message: bytes) -> None:
-        self._queue.append(message)
+        self.queue.append(message)
         self._wake()
 
     def finish(self) -> None:
@@ -134,33 +145,21 @@ class _Transport:
         self.failure = reason
         self._wake()
 
-    async def flush(self) -> None:
-        """Write what is queued, from the handler; first let a late flush finish, for gRPC takes one write at a time."""
-        if self._late is not None:
-            await asyncio.wait((self._late,))
-        if self._queue:
-            await self._write()
-
-    async def _write(self) -> None:
-        while self._queue:
-            batch, self._queue = self._queue, []
-            for message in batch:
-                await self._context.write(message)
-
     def leave_handler(self) -> None:
         """It goes by itself: cancelled from now on, the stream would end without its status."""
         self._handler = None
 
     def _wake(self) -> None:
-        if not self.attended and self._late is None:
-            self._late = asyncio.ensure_future(self._flush_late())
+        if not self.attended and self.late is None:
+            self.late = asyncio.ensure_future(self._write_late())
 
-    async def _flush_late(self) -> None:
+    async def _write_late(self) -> None:
         try:
-            await self._write()
+            while self.queue:
+                await self._write(self.queue.popleft())
         except Exception:
             pass   # the stream is gone; the handler learns that by itself
-        self._late = None
+        self.late = None
         if self.ended and self._handler is not None:
             self._handler.cancel()
 
