@@ -90,6 +90,7 @@ class App:
             in_flight=self._ledger.counts,
             on_gone=self._worker_gone,
             on_itl=self._pace.observe_scrape,
+            on_failed=self._metrics.scrape_failed,
         )
         self._metrics.mirror(
             State(

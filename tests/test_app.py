@@ -135,6 +135,12 @@ async def test_it_is_ready_when_started_and_not_once_it_drains(source: Source, m
     assert [serving for _, _, serving in told] == [HEALTH.SERVING, HEALTH.NOT_SERVING]
 
 
+async def test_scrapes_that_fail_are_counted(running: App) -> None:
+    await running._keeper.scrape("127.0.0.1:9")    # nothing listens there
+    _, page = await get(running, "/metrics")
+    assert "eluvix_scrape_failures_total " in page and "eluvix_scrape_failures_total 0.0" not in page
+
+
 async def test_a_reload_is_shown_and_counted(running: App, source: Source) -> None:
     source.next = settings(switchyard={"prefillIsolationThresholdTokens": 77})
     await running.reload()

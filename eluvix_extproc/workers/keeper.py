@@ -51,8 +51,8 @@ class FleetKeeper:
     `discovery` follows the same `pools`; it is started, reconfigured and stopped with the keeper. `in_flight()` gives
     our own requests per address at this moment, `clock()` monotonic seconds. `on_gone(address)` says that a worker
     left, or was restarted, so that nothing is cached there any more. `on_itl(address, itl_s, now)` passes on the mean
-    inter-token latency that a worker reports for its last scrape interval. All of them, and every method, belong to
-    one event loop.
+    inter-token latency that a worker reports for its last scrape interval. `on_failed()` counts a scrape that failed.
+    All of them, and every method, belong to one event loop.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class FleetKeeper:
         in_flight: Callable[[], Mapping[str, int]],
         on_gone: Callable[[str], None],
         on_itl: Callable[[str, float, float], None],
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._pools = tuple(pools)
         self._settings = settings
@@ -72,6 +73,7 @@ class FleetKeeper:
         self._in_flight = in_flight
         self._on_gone = on_gone
         self._on_itl = on_itl
+        self._on_failed = on_failed
         self._discovery = discovery
         self._members: dict[str, tuple[str, ...]] = {}
         self._tracked: dict[str, _Tracked] = {}
@@ -142,6 +144,7 @@ class FleetKeeper:
         address = tracked.worker.address
         if isinstance(outcome, Failed):
             self.scrapes[outcome.reason] += 1
+            self._on_failed()
             lost = tracked.health.failed(refused=outcome.refused)
             self._settle(tracked)
             if lost:
