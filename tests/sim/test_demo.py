@@ -10,15 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 
-import pytest
-
 from eluvix_extproc.sim.demo_client import Answer, prose
 from eluvix_extproc.sim.demo_isolation import percentile
 from eluvix_extproc.sim.demo_outage import problems_of
 from eluvix_extproc.sim.demo_table import Screen, row
+from eluvix_extproc.sim.processes import wait_until
 
 DEMO = [sys.executable, "-m", "eluvix_extproc.cli", "demo", "--quick"]
 WRONG = "NOT AS EXPECTED"
+
+
+def group_is_gone(leader: int) -> bool:
+    """The kernel ends the children of a process that was killed right after it, not with it."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 @contextmanager
@@ -30,12 +38,11 @@ def demo(*options: str) -> Iterator[subprocess.Popen[str]]:
         yield running
     finally:
         try:
-            os.killpg(running.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        else:
-            running.wait()
-            pytest.fail("a process of the demo was left")
+            wait_until(lambda: group_is_gone(running.pid), "all processes of the demo to be gone", 15)
+        finally:
+            if not group_is_gone(running.pid):
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
 
 
 def test_it_shows_every_kind_of_request_and_leaves_nothing_behind() -> None:
