@@ -240,6 +240,7 @@ class App:
                 models,
                 settings.switchyard.policy(),
                 settings.server.max_body_bytes,
+                settings.server.max_held_bytes,
                 fleet=lambda: self._keeper.fleet,
                 index=self._index,
                 ledger=self._ledger,

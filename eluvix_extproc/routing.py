@@ -23,7 +23,7 @@ from eluvix_extproc.core.pace import Pace
 from eluvix_extproc.core.prefix import chain
 from eluvix_extproc.core.prompt import PrefixChain, Prompt
 from eluvix_extproc.core.record import Outcome, Record, Sized
-from eluvix_extproc.core.reserved import strip
+from eluvix_extproc.core.reserved import Guard, strip
 from eluvix_extproc.core.switchyard import choose
 from eluvix_extproc.core.switchyard.types import Decision, Facts, Policy
 from eluvix_extproc.core.value import Value
@@ -33,6 +33,7 @@ from eluvix_extproc.prompt import parse
 from eluvix_extproc.prompt.encoding import decoded
 from eluvix_extproc.tokens.counter import Counter
 
+GUARDED_AT_ONCE = 64 * 1024
 INLINE_S = 0.001           # longer work leaves the event loop
 PARSE_S_PER_BYTE = 2.5e-9  # JSON decode, hash and copies, as measured by `bench`; errs on the slow side
 
@@ -91,6 +92,9 @@ class Claim(msgspec.Struct, eq=False, gc=False):
     _model: str
     _max_tokens: int | None
 
+    def drop(self) -> None:
+        self._lease.release()
+
     def settle(self, record: Record, now: float) -> None:
         worker = record.served_worker
         if worker is not None and worker != self._lease.worker:
@@ -116,6 +120,7 @@ class Router:
         models: Models,
         policy: Policy,
         max_body_bytes: int,
+        max_held_bytes: int,
         *,
         fleet: Callable[[], Fleet],
         index: PrefixIndex,
@@ -128,6 +133,7 @@ class Router:
         self._models = models
         self._policy = policy
         self._max_body_bytes = max_body_bytes
+        self._max_held_bytes = max_held_bytes
         self._fleet = fleet
         self._index = index
         self._ledger = ledger
@@ -179,12 +185,18 @@ class Router:
             return _unread(ask)
         encoding = ask.headers.get("content-encoding", "")
         body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
+        if ask.complete and len(body) > self._max_held_bytes:
+            # What a small body unfolds to is worth no more work than one that was sent so large, nor less care.
+            _refuse_reserved(body)
+            head = body[: self._max_held_bytes]
+            prompt = parse(ask.api, head, body_bytes=len(body), complete=False)
+            return self._study(ask, head, prompt, *self._counted_by(prompt))
         prompt = _read(ask, body)
         return self._study(ask, body, prompt, *self._counted_by(prompt))
 
     def _study(self, ask: Decide, body: bytes, prompt: Prompt, model: Model | None, counter: Counter) -> Study:
         """Pure computation; may run in any thread. `body` is without its content-encoding."""
-        clean = strip(body) if prompt.reserved and ask.complete else None
+        clean = strip(body) if prompt.reserved and prompt.complete else None
         count = counter.count(prompt)
         kv: int | None = None
         if model is None:
@@ -223,6 +235,13 @@ class Router:
 
 def _read(ask: Decide, body: bytes) -> Prompt:
     return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
+
+
+def _refuse_reserved(body: bytes) -> None:
+    guard = Guard()
+    for start in range(0, len(body), GUARDED_AT_ONCE):
+        if guard.feed(body[start : start + GUARDED_AT_ONCE]):
+            raise MalformedBody("the request carries a field reserved for the gateway")
 
 
 def _unread(ask: Decide) -> Study:

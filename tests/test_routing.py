@@ -71,12 +71,15 @@ class Bench:
     defects: list[tuple[str, BaseException]] = field(default_factory=list)
     now: float = 100.0
 
-    def router(self, *models: Model, unknown: bool = False, max_body: int = 1 << 20, **policy: Any) -> Router:
+    def router(
+        self, *models: Model, unknown: bool = False, max_body: int = 1 << 20, max_held: int = 1 << 20, **policy: Any
+    ) -> Router:
         names = {name: model for model in models for name in (model.name, f"{model.name}-served", *model.adapters)}
         return Router(
             Models(names, Estimate(4.0) if unknown else None),
             Policy(**policy),
             max_body,
+            max_held,
             fleet=lambda: self.fleet,
             index=self.index,
             ledger=self.ledger,
@@ -363,3 +366,19 @@ async def test_only_headers_were_sent(bench: Bench) -> None:
     event, _ = await decided(bench.router(model()), ask(b"", complete=False, size=40_000))
     assert (event.sized.tokens, event.sized.exact, event.sized.prefix_hash) == (10_000, False, "")
     assert event.decision.role is Role.PREFILL
+
+
+async def test_what_a_compressed_body_unfolds_to_is_held_no_more_than_a_plain_one(bench: Bench) -> None:
+    body = chat("x" * 5_000)
+    router = bench.router(model(), max_held=1_000)
+    verdict, _ = await settled(router, ask(gzip.compress(body), encoding="gzip"))
+    assert isinstance(verdict, Decided)
+    assert verdict.sized.prefix_hash and verdict.body is None
+    plain, _ = await settled(router, ask(body[:1_000], complete=False, size=len(body)))
+    assert isinstance(plain, Decided) and plain.sized == verdict.sized
+
+
+async def test_reserved_members_beyond_what_is_held_of_a_compressed_body_are_refused(bench: Bench) -> None:
+    body = chat("x" * 200_000)[:-1] + b',"kv_transfer_params":{"do_remote_prefill":true}}'
+    error = await error_of(bench.router(model(), max_held=1_000), ask(gzip.compress(body), encoding="gzip"))
+    assert isinstance(error, MalformedBody)

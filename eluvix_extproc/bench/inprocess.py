@@ -104,6 +104,7 @@ class _Bench:
             Models({MODEL: model}, None),
             Policy(),
             Limits().max_body_bytes,
+            Limits().max_held_bytes,
             fleet=lambda: fleet,
             index=MemoryIndex(64 * 1024 * 1024),
             ledger=Ledger(),

@@ -63,7 +63,10 @@ def check_files(settings: Settings) -> list[Problem]:
     problems = []
     for at, name in referenced_files(settings):
         try:
-            with Path(name).open("rb") as file:
+            found = Path(name)
+            if found.exists() and not found.is_file():
+                raise ValueError("is not a regular file")    # a device or a pipe may have no end
+            with found.open("rb") as file:
                 file.read(1)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

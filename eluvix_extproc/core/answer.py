@@ -7,7 +7,7 @@ deltas are none. An `error` event is a failure whatever the status was: under ov
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -22,13 +22,17 @@ _EMPTY = frozenset((b"", b"null", b'""', b"[]", b"{}"))
 _ABSENT = msgspec.Raw(b"")
 
 
+# More tokens than any context holds: what says more, or less than none, is no usage.
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Tokens | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -48,11 +52,12 @@ class _Choice(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: msgspec.Raw = _ABSENT
     error: msgspec.Raw = _ABSENT
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_usage = msgspec.json.Decoder(_Usage).decode
 
 
 class Answer(Protocol):
@@ -121,8 +126,7 @@ class StreamedAnswer(_Facts):
             return
         if bytes(answer.error) not in _EMPTY:
             self.failed = True
-        if answer.usage is not None:
-            self.usage = answer.usage
+        self.usage = _usage(answer) or self.usage
         if answer.choices and any(map(_is_token, answer.choices)):
             self.token_events += 1
             self.last_token_at = now
@@ -162,7 +166,7 @@ class WholeAnswer(_Facts):
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return
         self.failed = bytes(answer.error) not in _EMPTY
-        self.usage = answer.usage
+        self.usage = _usage(answer)
         if not self.failed:
             self.last_token_at = now
             if self.usage is not None and self.usage.completion_tokens == 1:
@@ -192,6 +196,16 @@ def answer_of(headers: Headers) -> Answer:
         length = headers.get("content-length", "")
         return WholeAnswer(int(length) if length.isdecimal() and length.isascii() else None)
     return OpaqueAnswer()
+
+
+def _usage(answer: _Answer) -> _Usage | None:
+    """None when it is absent or makes no sense; the rest of the event counts all the same."""
+    if bytes(answer.usage) in _EMPTY:
+        return None
+    try:
+        return _decode_usage(answer.usage)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
 
 
 def _is_token(choice: _Choice) -> bool:

@@ -55,7 +55,7 @@ def foreign_request_headers(headers: Headers) -> tuple[str, ...]:
 
 def foreign_response_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the worker's headers that only we may set."""
-    return tuple([name for name in headers if name.startswith(OUR_PREFIX)])
+    return tuple([name for name in headers if name.startswith(OUR_PREFIX) or name == DESTINATION])
 
 
 def routing_headers(decision: Decision, prefix_hash: str) -> tuple[tuple[str, str], ...]:

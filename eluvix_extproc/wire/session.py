@@ -39,6 +39,9 @@ class Claim(Protocol):
 
     def settle(self, record: Record, now: float) -> None: ...
 
+    def drop(self) -> None:
+        """The exchange ended in a defect, without a record."""
+
 
 Verdict = tuple[Decided | Undecidable, Claim | None]
 
@@ -111,15 +114,26 @@ class Session:
             except Exception as error:
                 self._services.defect("close", error)
         self._end()
+        if self._claim is not None:    # a defect ended the exchange before its record was made
+            self._claim.drop()
+            self._claim = None
 
     def _advance(self, event: Event) -> None:
         assert self._exchange is not None
-        for action in self._exchange.receive(event, self._services.clock()):
-            do = _DO.get(type(action))
-            if do is None:
-                self._transport.send(codec.encode(action))   # type: ignore[arg-type]  # all others are replies
-            else:
-                do(self, action)
+        actions = iter(self._exchange.receive(event, self._services.clock()))
+        try:
+            for action in actions:
+                do = _DO.get(type(action))
+                if do is None:
+                    self._transport.send(codec.encode(action))   # type: ignore[arg-type]  # all others are replies
+                else:
+                    do(self, action)
+        except Exception:
+            # A reply that cannot be written must not take the record with it.
+            for action in actions:
+                if isinstance(action, Observe):
+                    self._observe(action)
+            raise
 
     def _leave(self, action: Leave) -> None:
         self._end()

@@ -187,6 +187,6 @@ def test_files_are_looked_for_only_when_asked(tmp_path: Any) -> None:
     problems = {".".join(map(str, at)): message for at, message in check_files(found)}
     assert problems == {
         "server.tls.cert": "/no/cert: No such file or directory",
-        "models.0.tokenizer.chatTemplate": f"{tmp_path}: Is a directory",
+        "models.0.tokenizer.chatTemplate": f"{tmp_path}: is not a regular file",
         "models.1.architecture.config": "/no/config.json: No such file or directory",
     }

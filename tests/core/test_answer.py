@@ -16,7 +16,7 @@ from eluvix_extproc.core.answer import (
     WholeAnswer,
     answer_of,
 )
-from eluvix_extproc.core.sse import MAX_LINE, SseSplitter
+from eluvix_extproc.core.sse import MAX_EVENT, MAX_LINE, SseSplitter
 
 
 def chat(delta: dict[str, object]) -> bytes:
@@ -124,7 +124,7 @@ def test_an_endless_line_costs_bounded_memory_and_is_dropped_whole() -> None:
     splitter = SseSplitter()
     for _ in range(20):
         assert splitter.feed(b"data: " + b"x" * (MAX_LINE // 8)) == []
-        assert len(splitter._carry) <= MAX_LINE
+        assert splitter._carried <= MAX_LINE
     assert splitter.feed(b"tail\n\ndata: next\n\n") == [b"next"]
 
 
@@ -182,3 +182,35 @@ def test_a_large_whole_answer_is_let_go() -> None:
 )
 def test_the_reader_follows_the_headers(headers: dict[str, str], kind: type) -> None:
     assert isinstance(answer_of(headers), kind)
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize("number", [HUGE, "-5", "1e999", "99999999999999999999", '"7"', "[]", "null"])
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "prompt_tokens_details"])
+def test_a_usage_that_makes_no_sense_is_none(field: str, number: str) -> None:
+    value = f'{{"cached_tokens":{number}}}' if field == "prompt_tokens_details" else number
+    usage = f'"usage":{{"{field}":{value}}}'
+    whole, stream = WholeAnswer(), StreamedAnswer()
+    whole.feed(f'{{"choices":[],{usage}}}'.encode(), True, 1.0)
+    stream.feed(f'data: {{"choices":[{{"text":"x"}}],{usage}}}\n\n'.encode(), False, 1.0)
+    assert stream.token_events == 1, "the rest of the event counts"
+    for answer in (whole, stream):
+        assert answer.usage is None or (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (None, None)
+
+
+def test_an_event_that_never_ends_costs_bounded_memory_and_is_dropped_whole() -> None:
+    splitter = SseSplitter()
+    for _ in range(40):
+        assert splitter.feed(b"data: x\n" * 10_000) == []
+        assert sum(map(len, splitter._data)) <= MAX_EVENT
+    assert splitter.feed(b"\ndata: next\n\n") == [b"next"]
+
+
+def test_a_line_in_tiny_pieces_is_put_together_again() -> None:
+    splitter = SseSplitter()
+    line = b"data: " + bytes(range(32, 127)) * 60
+    events = [event for byte in line for event in splitter.feed(bytes([byte]))]
+    assert events == [] and splitter.feed(b"\n\n") == [line[6:]]
+    assert len(splitter._carry) == 0

@@ -45,13 +45,16 @@ def test_only_post(method: str) -> None:
         "",
         "text/plain, application/json",
         "application/json, text/plain",
+        "application/jsonx",
+        "\udc85application/json",
+        "application/json\udca0",
     ],
 )
 def test_json_in_any_spelling(content_type: str) -> None:
     assert api_of({**POST, "content-type": content_type}) is Api.OPENAI_CHAT
 
 
-@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "text/plain", "application/jsonx"])
+@pytest.mark.parametrize("content_type", ["multipart/form-data; boundary=x", "text/plain"])
 def test_other_content_passes(content_type: str) -> None:
     assert api_of({**POST, "content-type": content_type}) is None
 

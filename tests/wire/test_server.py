@@ -39,6 +39,9 @@ class Claim:
     def settle(self, record: Record, now: float) -> None:
         self._open.remove(self)
 
+    def drop(self) -> None:
+        self._open.remove(self)
+
 
 @dataclass
 class Harness:
