@@ -15,6 +15,13 @@ class Api(StrEnum):
 
     OPENAI_CHAT = "openai.chat"
     OPENAI_COMPLETIONS = "openai.completions"
+    OPENAI_RESPONSES = "openai.responses"
+    OPENAI_EMBEDDINGS = "openai.embeddings"
+    RERANK = "rerank"
+    ANTHROPIC_MESSAGES = "anthropic.messages"
+    ANTHROPIC_COUNT_TOKENS = "anthropic.count_tokens"
+    VLLM_GENERATE = "vllm.generate"
+    SGLANG_GENERATE = "sglang.generate"
 
 
 class Message(Value, frozen=True):
@@ -22,7 +29,8 @@ class Message(Value, frozen=True):
 
     `canonical` are the bytes that are hashed: equal for equal messages whatever the client's whitespace, key order
     or null fields. `text` is all that the engine will tokenise of it, for the estimate. `raw` is the message's JSON
-    as sent, for the chat template. `media` counts image, audio and video parts.
+    in the form of `/v1/chat/completions`, for the chat template: as sent there, and as the engine itself converts it
+    where the request has another form. `media` counts image, audio and video parts.
     """
 
     role: str
@@ -51,7 +59,7 @@ class Prompt(Value, frozen=True):
     texts: tuple[str, ...] = ()
     token_ids: tuple[tuple[int, ...], ...] = ()
     tools: bytes = b""              # canonical JSON of `tools`, b"" when absent
-    tools_raw: bytes = b""          # as sent, for the chat template
+    tools_raw: bytes = b""          # for the chat template, in the form of `/v1/chat/completions`
     template_kwargs: bytes = b""    # `chat_template_kwargs` as sent
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -60,6 +68,9 @@ class Prompt(Value, frozen=True):
     max_tokens: int | None = None   # the client's own output limit
     samples: int = 1                # `n`
     reserved: bool = False          # members that `core/reserved.py` may have to strip are there
+    add_special_tokens: bool = True     # of `texts`: the tokenizer's own BOS and its like are added
+    elsewhere: bool = False         # part of it is not in the body (previous_response_id, embeddings): never exact
+    session: str = ""               # the client's own name for the conversation: `prompt_cache_key`, else `user`
 
 
 class TokenCount(Value, frozen=True):
