@@ -70,7 +70,8 @@ class Prompt(Value, frozen=True):
     reserved: bool = False          # members that `core/reserved.py` may have to strip are there
     add_special_tokens: bool = True     # of `texts`: the tokenizer's own BOS and its like are added
     elsewhere: bool = False         # part of it is not in the body (previous_response_id, embeddings): never exact
-    session: str = ""               # the client's own name for the conversation: `prompt_cache_key`, else `user`
+    cache_key: str = ""             # `prompt_cache_key`: the client's own name for what shares a prefix
+    user: str = ""                  # `user` (Anthropic: `metadata.user_id`): the end user, as the client names them
 
 
 class TokenCount(Value, frozen=True):
