@@ -97,8 +97,11 @@ class PrefixPoint(Value, frozen=True):
 class PrefixChain(Value, frozen=True):
     """`root` is the 32-byte SHA-256 behind `x-eluvix-kv-prefix-hash` (b"" when nothing of the prompt is known);
     `points` are in order of growing length. `root_tokens` is the length of the conversation's own beginning, its first
-    user turn included, and 0 where a prompt has none: a shorter prefix may be shared by many conversations."""
+    user turn included, and 0 where a prompt has none: a shorter prefix may be shared by many conversations.
+
+    `steadied` says that volatile lines were left out of the root, so that equal roots no longer mean equal tokens."""
 
     root: bytes
     points: tuple[PrefixPoint, ...] = ()
     root_tokens: int = 0
+    steadied: bool = False
