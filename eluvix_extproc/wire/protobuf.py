@@ -70,6 +70,108 @@ def read_body(message: bytes) -> tuple[bytes, bool] | None:
     return message[start : start + size], end
 
 
+def read_headers(message: bytes) -> tuple[dict[str, str], bool, bytes] | None:
+    """(headers, end_of_stream, the other fields) of a ProcessingRequest that begins with one HttpHeaders, as Envoy's
+    do; None for any other, and where a header is repeated.
+
+    The shape: tag of request_headers or response_headers, length; tag of the HeaderMap, length, a HeaderValue for each
+    header; tag of end_of_stream and 1 (left out when false). A HeaderValue: tag of key, length, key; tag of raw_value,
+    length, value (left out when empty).
+    """
+    size, at = _length(message, 1)
+    end = at + size
+    if at < 0 or end > len(message) or not size or message[at] != 0x0A:
+        return None
+    size, at = _length(message, at + 1)
+    stop = at + size
+    if at < 0 or stop > end:
+        return None
+    tail = message[stop:end]
+    if tail and tail != b"\x18\x01":
+        return None
+    found: dict[str, str] = {}
+    count = 0
+    known = _PAIRS
+    while at < stop:
+        if message[at] != 0x0A:
+            return None
+        size = message[at + 1] if at + 1 < stop else 0
+        if size < 0x80:
+            at += 2
+        else:
+            size, at = _length(message, at + 1)
+            if at < 0:
+                return None
+        entry = message[at : at + size]
+        pair = known.get(entry) or _pair(entry)
+        if pair is None:
+            return None
+        found[pair[0]] = pair[1]
+        count += 1
+        at += size
+    return (found, bool(tail), message[end:]) if at == stop and len(found) == count else None
+
+
+_Pair = tuple[str, str]
+
+# Whole HeaderValues and names that come with nearly every message. Nothing that tells one client from another is kept,
+# and neither grows beyond its bound, whatever clients send.
+_PAIRS: dict[bytes, _Pair] = {}
+_KEYS: dict[bytes, str] = {}
+_KEPT_PAIRS = 512
+_KEPT_KEYS = 512
+_LONGEST_PAIR = 128
+_COMMON = frozenset(
+    {
+        ":method", ":path", ":scheme", ":status", "accept", "accept-encoding", "cache-control", "connection",
+        "content-type", "server", "transfer-encoding", "vary", "x-envoy-expected-rq-timeout-ms", "x-forwarded-proto",
+    }
+)  # fmt: skip
+
+
+def _pair(entry: bytes) -> _Pair | None:
+    """Name and value of a HeaderValue; None for what is not of its common shape."""
+    size = len(entry)
+    if size < 3 or entry[0] != 0x0A or entry[1] >= 0x80:
+        return None
+    at = 2 + entry[1]
+    key = entry[2:at]
+    name = _KEYS.get(key)
+    if name is None:
+        if at > size:
+            return None
+        try:
+            name = key.decode()
+        except UnicodeDecodeError:
+            return None
+        if len(_KEYS) < _KEPT_KEYS and len(key) <= _LONGEST_PAIR:
+            _KEYS[key] = name
+    if at == size:
+        return name, ""
+    if entry[at] != 0x1A:
+        return None
+    length, at = _length(entry, at + 1)
+    if at < 0 or at + length != size:
+        return None
+    pair = (name, entry[at:].decode("utf-8", "surrogateescape"))
+    if name in _COMMON and size <= _LONGEST_PAIR:
+        if len(_PAIRS) >= _KEPT_PAIRS:
+            _PAIRS.clear()
+        _PAIRS[entry] = pair
+    return pair
+
+
+def _length(message: bytes, at: int) -> tuple[int, int]:
+    """read_varint, quick for what is below 16,384."""
+    low = message[at : at + 2]
+    if len(low) == 2:
+        if low[0] < 0x80:
+            return low[0], at + 1
+        if low[1] < 0x80:
+            return low[0] & 0x7F | low[1] << 7, at + 2
+    return read_varint(message, at)
+
+
 _NAMES: dict[str, bytes] = {}
 
 
