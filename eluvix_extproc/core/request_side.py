@@ -185,13 +185,11 @@ class RequestSide:
         ours = contract.routing_headers(event.decision, prefix_hash)
         if self._trailers or (not self._body_whole and (self._head_only or not self._http1)):
             ours += (contract.NO_RETRIES,)
-        names = {name for name, _ in ours}
-        mutation = Mutation(
-            set=ours,
-            remove=tuple(n for n in (*self._foreign(), *event.drop_request_headers) if n not in names),
-            clear_route_cache=True,
-            metadata={"envoy.lb": {contract.DESTINATION: ",".join(event.decision.workers)}},
-        )
+        remove = (*self._foreign(), *event.drop_request_headers)
+        if remove:
+            names = {name for name, _ in ours}
+            remove = tuple([name for name in remove if name not in names])
+        mutation = Mutation(ours, remove, True, contract.routing_metadata(event.decision))
         self._release(mutation, event.body, None, now)
 
     def undecidable(self, event: Undecidable, now: float) -> None:

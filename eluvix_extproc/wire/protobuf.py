@@ -172,28 +172,41 @@ def _length(message: bytes, at: int) -> tuple[int, int]:
     return read_varint(message, at)
 
 
+# Headers that have few values, as they are written, and names. Bounded, whatever is written.
+_WRITTEN: dict[tuple[str, str], bytes] = {}
+_FEW_VALUED = frozenset({"x-eluvix-cluster", "x-eluvix-pd-role", "x-gateway-destination-endpoint", "x-eluvix-timing"})
+_KEPT_WRITTEN = 1_024
+_PINS: dict[tuple[str, str, str], bytes] = {}
 _NAMES: dict[str, bytes] = {}
 
 
 def header_mutation(headers: tuple[tuple[str, str], ...], remove: tuple[str, ...]) -> bytes:
     """The content of a HeaderMutation: set_headers (values in raw_value: Envoy ignores `value`), remove_headers."""
-    parts = []
-    for name, value in headers:
-        key = _NAMES.get(name) or _key(name)
-        raw = value.encode("utf-8", "surrogateescape")
-        inner = len(key) + 2 + len(raw)
-        if inner < 126:    # all three lengths are one byte
-            parts.append(b"\x0a%c\x0a%c%b\x1a%c%b" % (inner + 2, inner, key, len(raw), raw))
-            continue
-        size = size_of(len(raw))
-        inner += len(size) - 1
-        inner_size = size_of(inner)
-        option = size_of(1 + len(inner_size) + inner)
-        parts.append(b"\x0a%b\x0a%b%b\x1a%b%b" % (option, inner_size, key, size, raw))
+    written = _WRITTEN
+    parts = [written.get(header) or _set_header(header) for header in headers]
     for name in remove:
         raw = name.encode()
         parts.append(b"\x12%b%b" % (size_of(len(raw)), raw))
     return b"".join(parts)
+
+
+def _set_header(header: tuple[str, str]) -> bytes:
+    name, value = header
+    key = _NAMES.get(name) or _key(name)
+    raw = value.encode("utf-8", "surrogateescape")
+    inner = len(key) + 2 + len(raw)
+    if inner < 126:    # all three lengths are one byte
+        option = b"\x0a%c\x0a%c%b\x1a%c%b" % (inner + 2, inner, key, len(raw), raw)
+    else:
+        size = size_of(len(raw))
+        inner += len(size) - 1
+        inner_size = size_of(inner)
+        option = b"\x0a%b\x0a%b%b\x1a%b%b" % (size_of(1 + len(inner_size) + inner), inner_size, key, size, raw)
+    if name in _FEW_VALUED:
+        if len(_WRITTEN) >= _KEPT_WRITTEN:
+            _WRITTEN.clear()
+        _WRITTEN[header] = option
+    return option
 
 
 def _key(name: str) -> bytes:
@@ -231,11 +244,29 @@ def streamed_body(body: bytes, end_of_stream: bool) -> bytes:
 
 def response(tag: int, content: bytes, metadata: Metadata) -> bytes:
     """A ProcessingResponse: the reply in field `tag`, and dynamic_metadata when there is any."""
-    reply = b"%c%b%b" % (tag, size_of(len(content)), content)
-    if not metadata:
-        return reply
+    length = len(content)
+    reply = b"%c%b%b" % (tag, _SMALL[length] if length < 2048 else _varint(length), content)
+    return reply + dynamic_metadata(metadata) if metadata else reply
+
+
+def dynamic_metadata(metadata: Metadata) -> bytes:
+    """The field dynamic_metadata, with its tag."""
+    only: tuple[str, str, str] | None = None
+    if len(metadata) == 1:
+        ((namespace, values),) = metadata.items()
+        if len(values) == 1:
+            ((name, value),) = values.items()
+            if type(value) is str:    # the worker pin, of which there are few
+                only = (namespace, name, value)
+                if (known := _PINS.get(only)) is not None:
+                    return known
     namespaces = b"".join([_entry(name, 0x2A, _fields(values)) for name, values in metadata.items()])
-    return reply + b"\x42%b%b" % (size_of(len(namespaces)), namespaces)
+    written = b"\x42%b%b" % (size_of(len(namespaces)), namespaces)
+    if only is not None:
+        if len(_PINS) >= _KEPT_WRITTEN:
+            _PINS.clear()
+        _PINS[only] = written
+    return written
 
 
 def _fields(values: Mapping[str, str | float]) -> bytes:
