@@ -58,7 +58,8 @@ def foreign_request_headers(headers: Headers) -> tuple[str, ...]:
 
 def foreign_response_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the worker's headers that only we may set."""
-    return tuple([name for name in headers if name[:2] == "x-" and (name.startswith(OUR_PREFIX) or name == DESTINATION)])
+    ours = [name for name in headers if name[:2] == "x-" and (name.startswith(OUR_PREFIX) or name == DESTINATION)]
+    return tuple(ours)
 
 
 def routing_headers(decision: Decision, prefix_hash: str) -> tuple[tuple[str, str], ...]:
