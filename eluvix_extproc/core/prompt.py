@@ -30,7 +30,9 @@ class Message(Value, frozen=True):
     `canonical` are the bytes that are hashed: equal for equal messages whatever the client's whitespace, key order
     or null fields. `text` is all that the engine will tokenise of it, for the estimate. `raw` is the message's JSON
     in the form of `/v1/chat/completions`, for the chat template: as sent there, and as the engine itself converts it
-    where the request has another form. `media` counts image, audio and video parts.
+    where the request has another form. `media` counts image, audio and video parts. `key` is 16 bytes that tell
+    messages apart for memos: equal for equal `raw`, otherwise different, and secret by a seed of the process; b"" when
+    they were not computed.
     """
 
     role: str
@@ -38,6 +40,7 @@ class Message(Value, frozen=True):
     text: str
     raw: bytes
     media: int = 0
+    key: bytes = b""
 
 
 class Prompt(Value, frozen=True):
