@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from eluvix_extproc.core.prompt import Api
 
-# Each starts at a segment border, so that `/team-a/v1/completions` is ours and `/xv1/completions` is not. Of several that
-# fit the first counts.
+# Each starts at a segment border, so that `/team-a/v1/completions` is ours and `/xv1/completions` is not. The first of
+# those that fit counts.
 _SUFFIXES = (
     ("/v1/chat/completions", Api.OPENAI_CHAT),
     ("/v1/completions", Api.OPENAI_COMPLETIONS),

@@ -27,6 +27,7 @@ _TEXT_PARTS = {
     "output_text": "text",
     "refusal": "refusal",
     "thinking": "thinking",
+    "tool_reference": "name",
 }
 _PLAIN_ROLES = {role: b'{"role":"%b"}' % role.encode() for role in ("system", "developer", "user", "assistant")}
 _ANY = msgspec.json.Decoder()
