@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.prompt import parse
+from eluvix_extproc.tokens.exact import from_file
 from tests.engine.engine import BLOCK_SIZE, Engine
 from tests.engine.relay import Relay
 from tests.support.client import Answer, post
@@ -30,6 +34,7 @@ class Gateway:
     def __init__(self, engine: Engine, relay: Relay | None = None) -> None:
         """With a `relay` it stands between Envoy and the engine."""
         self.engine = engine
+        self.our_own = OurOwn(engine)
         self.exact, self.guessed = engine.served
         architecture = {"config": str(engine.model_folder / "config.json")}
         tokenizer = {"file": str(engine.model_folder / "tokenizer.json")}
@@ -109,3 +114,17 @@ def _usage_of(event: dict[str, Any]) -> dict[str, Any]:
         if isinstance(holder, dict) and holder.get("usage"):
             return dict(holder["usage"])
     return {}
+
+
+class OurOwn:
+    """Counts a request as the sidecar does, where more of a count is wanted than a header says."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._counter = from_file(engine.model_folder / "tokenizer.json")
+
+    def ids(self, api: Api, fields: dict[str, Any]) -> list[int]:
+        """The token ids of the one prompt that a request of that format holds."""
+        body = json.dumps({"model": "m", **fields}).encode()
+        count = self._counter.count(parse(api, body, body_bytes=len(body), complete=True))
+        assert count.exact
+        return array("I", count.ids).tolist()

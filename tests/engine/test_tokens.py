@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from eluvix_extproc.core.prompt import Api
 from tests.engine import requests
 from tests.engine.gateway import Gateway, Told, told, usage
 
@@ -38,3 +39,27 @@ def test_count_tokens(gateway: Gateway, kind: str) -> None:
 @pytest.mark.parametrize("kind", requests.GENERATE)
 def test_generate(gateway: Gateway, kind: str) -> None:
     check(gateway, "/inference/v1/generate", requests.GENERATE[kind])
+
+
+RENDERED: dict[str, tuple[Api, str, dict[str, dict[str, Any]]]] = {
+    "responses": (Api.OPENAI_RESPONSES, "/v1/responses", requests.RESPONSES),
+    "messages": (Api.ANTHROPIC_MESSAGES, "/v1/messages", requests.MESSAGES),
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"), [(api, kind) for api, (_, _, kinds) in RENDERED.items() for kind in kinds], ids="-".join
+)
+def test_ids_are_those_that_the_engine_renders(gateway: Gateway, api: str, kind: str) -> None:
+    ours, path, kinds = RENDERED[api]
+    fields = {**kinds[kind], "max_tokens": 1} if api == "messages" else kinds[kind]
+    rendered = gateway.ask_engine(f"{path}/render", fields)
+    assert rendered.status == 200, rendered.body
+    assert gateway.our_own.ids(ours, fields) == rendered.json["token_ids"]
+
+
+@pytest.mark.parametrize("kind", ["text", "no-special-tokens", "ids", "samples"])
+def test_ids_of_a_completion(gateway: Gateway, kind: str) -> None:
+    fields = requests.COMPLETIONS[kind]
+    (rendered,) = gateway.ask_engine("/v1/completions/render", fields).json
+    assert gateway.our_own.ids(Api.OPENAI_COMPLETIONS, fields) == rendered["token_ids"]
