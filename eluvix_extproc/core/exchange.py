@@ -149,9 +149,7 @@ class Exchange:
             completion_tokens=None if left else response.completion_tokens(),
             completion_exact=usage is not None and usage.completion_tokens is not None,
             prompt_tokens_reported=usage.prompt_tokens if usage else None,
-            delivered_cached_tokens=(
-                usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else None
-            ),
+            delivered_cached_tokens=usage.cached_tokens if usage else None,
             first_token_at=answer.first_token_at,
         )
 

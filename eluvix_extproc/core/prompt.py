@@ -24,6 +24,10 @@ class Api(StrEnum):
     SGLANG_GENERATE = "sglang.generate"
 
 
+# Formats whose answer is generated token by token: all others are a prefill and no more.
+GENERATING = frozenset(Api) - {Api.OPENAI_EMBEDDINGS, Api.RERANK, Api.ANTHROPIC_COUNT_TOKENS}
+
+
 class Message(Value, frozen=True):
     """One turn.
 

@@ -14,6 +14,7 @@ from eluvix_extproc.core.actions import (
 )
 from eluvix_extproc.core.answer import Answer, OpaqueAnswer, answer_of
 from eluvix_extproc.core.events import DeadlinePassed, ResponseBody, ResponseHeaders, ResponseTrailers
+from eluvix_extproc.core.prompt import GENERATING
 from eluvix_extproc.core.record import Outcome, Source
 from eluvix_extproc.core.request_side import RequestSide
 from eluvix_extproc.core.sides import EXTEND_AFTER_S, METADATA, R, S, Shared
@@ -45,7 +46,7 @@ class ResponseSide:
         self.status = int(status) if status.isdigit() else None
         if event.end_of_stream or self._request.api is None or self.status is None or not 200 <= self.status < 300:
             return False
-        self.answer = answer_of(event.headers)
+        self.answer = answer_of(event.headers, self._request.api)
         return True
 
     def respond_held(self, event: ResponseHeaders, now: float) -> None:
@@ -230,6 +231,8 @@ class ResponseSide:
 
     def _time(self, now: float) -> contract.Timing:
         answer = self.answer
+        if self._request.api not in GENERATING:
+            return contract.Timing()
         worker = self.worker()
         mean = self._x.around.itl_s(worker) if worker else None
         itl, itl_source = self.own_itl(), Source.MEASURED
