@@ -30,6 +30,11 @@ STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "completions": ("/v1/completions", {
         "prompt": "One, two,", "max_tokens": TOKENS, **_OPTIONS, "stream_options": {"include_usage": True},
     }),
+    "responses": ("/v1/responses", {"input": "Count!", "max_output_tokens": TOKENS}),
+    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "Count!"}], "max_tokens": TOKENS}),
+    "generate": ("/inference/v1/generate", {
+        "token_ids": [5, 6, 7], "sampling_params": {"max_tokens": TOKENS, "ignore_eos": True},
+    }),
 }  # fmt: skip
 
 
@@ -74,7 +79,7 @@ def test_generated_tokens_are_the_engines(turns: Gateway, kind: str) -> None:
     counted = generated(turns)
     answer = turns.ask(path, {**fields, "stream": True})
     assert turns.exchange(answer)["completion_tokens"] == TOKENS
-    if "stream_options" in fields:
+    if kind not in ("chat-without-usage", "generate"):
         assert usage(answer)["completion"] == TOKENS
     wait_until(lambda: generated(turns) == counted + TOKENS, "the metric")
 
