@@ -1,7 +1,8 @@
 """Two real engines with a gateway before each, started once and together.
 
 `turns` has a real vocabulary and is asked most; `text_turns` differs in all that a tokenizer and a template can differ
-in, and in the seed of its hash chain. Both models are also known by a name that the sidecar has no tokenizer for.
+in, and in the seed of its hash chain, and has a LoRA adapter. Both models are also known by a name that the sidecar has
+no tokenizer for.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ def gateways(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """By the model's name."""
     if not install.is_installed(install.FOLDER):
         pytest.exit("the engine is not installed: make test-engine does that", returncode=1)
+    folder = tmp_path_factory.mktemp("models")
+    turns, text_turns = models.turns(), models.text_turns()
     engines = [
-        Engine(models.make(model, tmp_path_factory.mktemp("models") / model.name), model.name, hash_seed)
-        for model, hash_seed in ((models.turns(), None), (models.text_turns(), "7"))
-    ]
+        Engine(models.make(turns, folder / turns.name), turns.name),
+        Engine(
+            models.make(text_turns, folder / text_turns.name), text_turns.name,
+            hash_seed="7", adapter=models.make_adapter(folder / "adapter"),
+        ),
+    ]  # fmt: skip
     with ExitStack() as running, ThreadPoolExecutor() as together:
         for engine in engines:
             running.push(engine)

@@ -34,31 +34,33 @@ _NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONPATH")
 class Engine(Process):
     """`vllm serve` of one model folder, under the name `model` and a second one.
 
-    `events` and `replay` are the endpoints of its KV events; `hash_seed` seeds its hash chain.
+    `events` is the endpoint of its KV events; `hash_seed` seeds its hash chain. `adapter` is a LoRA adapter's folder,
+    which is served under the name `adapted`.
     """
 
     name = "engine"
     start_s = 300.0     # the first start compiles thousands of modules, on a machine that may be busy
 
-    def __init__(self, folder: Path, model: str, hash_seed: str | None = None) -> None:
+    def __init__(self, folder: Path, model: str, hash_seed: str = "", adapter: Path | None = None) -> None:
         super().__init__()
         self.model_folder = folder
         self.model = model
         self.served = (model, f"{model}-guessed")
         self.hash_seed = hash_seed
-        self.port, events, replay = free_port(), free_port(), free_port()
+        self.adapter, self.adapted = adapter, f"{model}-adapter"
+        self.port, events = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.events, self.replay = f"tcp://127.0.0.1:{events}", f"tcp://127.0.0.1:{replay}"
+        self.events = f"tcp://127.0.0.1:{events}"
         self._publishes = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
             # The engine binds where the endpoint has a `*`, else it connects.
             "endpoint": f"tcp://*:{events}",
-            "replay_endpoint": f"tcp://*:{replay}",
             "topic": f"kv@{self.address}@{model}",
         }
 
     def command(self) -> list[str]:
+        adapters = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{self.adapted}={self.adapter}"]
         return [
             "setsid",    # a session of its own, so that what the engine starts can be ended with it, whatever it does
             str(install.FOLDER / "bin" / "vllm"), "serve", str(self.model_folder),
@@ -70,6 +72,7 @@ class Engine(Process):
             "--enable-prompt-tokens-details", "--enable-request-id-headers",
             "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
             "--enable-scale-out",    # /inference/v1/generate and the render endpoints
+            *(adapters if self.adapter else ()),
         ]  # fmt: skip
 
     def ready(self) -> bool:
@@ -78,7 +81,7 @@ class Engine(Process):
     def environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         cache = str(install.FOLDER / "cache")
-        seed = {} if self.hash_seed is None else {"PYTHONHASHSEED": self.hash_seed}
+        seed = {"PYTHONHASHSEED": self.hash_seed} if self.hash_seed else {}
         return {**inherited, **_ENVIRONMENT, **seed, "VLLM_CACHE_ROOT": cache, "HF_HOME": cache}
 
     def stop(self) -> None:

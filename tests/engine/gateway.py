@@ -43,7 +43,7 @@ class Gateway:
             "server": {"drainTimeout": "100ms"},
             "timing": {"itl": "always"},    # so that every stream is counted to its end
             "models": [
-                {"name": self.exact, "tokenizer": tokenizer, **known},
+                {"name": self.exact, "tokenizer": tokenizer, "adapters": [engine.adapted], **known},
                 {"name": self.guessed, "tokenizer": {"estimate": {}}, **known},
             ],
         }

@@ -21,6 +21,7 @@ MAX_TOKENS = 32_768
 
 _LAYERS, _HIDDEN, _MLP, _HEADS, _KV_HEADS, _HEAD = 2, 64, 128, 4, 2, 32
 _EPS = 1e-6
+_RANK = 8
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,22 @@ def make(model: Model, folder: Path) -> Path:
     vocabulary = _vocabulary(json.loads(model.tokenizer.read_bytes()))
     _write_json(folder / "config.json", _config(vocabulary))
     _write_weights(folder / "model.safetensors", _shapes(vocabulary))
+    return folder
+
+
+def make_adapter(folder: Path) -> Path:
+    """A LoRA adapter for any of the models, as `--lora-modules` takes it."""
+    folder.mkdir(parents=True)
+    _write_json(
+        folder / "adapter_config.json",
+        {"peft_type": "LORA", "r": _RANK, "lora_alpha": _RANK, "target_modules": ["q_proj", "v_proj"], "bias": "none"},
+    )
+    shapes: dict[str, tuple[tuple[int, ...], int]] = {}
+    for layer in range(_LAYERS):
+        for name, rows in (("q_proj", _HEADS * _HEAD), ("v_proj", _KV_HEADS * _HEAD)):
+            of = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            shapes |= {f"{of}.lora_A.weight": ((_RANK, _HIDDEN), -4), f"{of}.lora_B.weight": ((rows, _RANK), -4)}
+    _write_weights(folder / "adapter_model.safetensors", shapes)
     return folder
 
 
