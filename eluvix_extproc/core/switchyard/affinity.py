@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Final
 
@@ -74,6 +75,35 @@ def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy
     else:
         reasons = (affinity, busy)
     return Ranking(tuple(order[:places]), cached, reasons)
+
+
+class Score(Value, frozen=True):
+    """What decides a worker's place: its load, the tokens that it holds and whether they are worth following, and the
+    load up to which they would be (None for a worker that nothing draws the request to)."""
+
+    address: str
+    load: float
+    held: int
+    worth: bool
+    window: float | None
+
+
+def scores(
+    pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy: Policy
+) -> tuple[Score, ...]:
+    """All ready workers of `pool` in the order of `rank`, for a person to look at."""
+    load = loads(pool.ready, in_flight, facts.now, policy.load_staleness_s)
+    held = _held(hits, load, facts)
+    least_worth = _least_worth(facts)
+    order = rank(pool, facts, hits, in_flight, replace(policy, fallback_workers=len(load))).workers
+    least = min(load, key=lambda address: (load[address], order.index(address)))
+    worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
+    worth = {**dict.fromkeys(facts.hinted & load.keys(), 0), **worth}
+    windows = {address: _window(load[least], tokens - worth.get(least, 0)) for address, tokens in worth.items()}
+    return tuple(
+        Score(address, load[address], held.get(address, 0), address in worth, windows.get(address))
+        for address in order
+    )
 
 
 def _held(hits: PrefixHits, load: Mapping[str, float], facts: Facts) -> dict[str, int]:
