@@ -60,6 +60,7 @@ class ChatTemplate:
         environment.globals.pop("lipsum", None)
         self.content_format: ContentFormat = detect(environment.parse(source))
         self._template = environment.from_string(source)
+        self._names_content = "content" in source
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self._specials = dict(specials)
 
@@ -107,6 +108,8 @@ class ChatTemplate:
         if continue_final_message:
             if add_generation_prompt:
                 raise TemplateFailed("continue_final_message excludes add_generation_prompt")
+            if not self._names_content:
+                raise TemplateFailed("the template writes no content that could be continued")
             messages, final_text = _tag_final_text(messages)
         kwargs = kwargs or {}
         variables = {
