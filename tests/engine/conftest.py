@@ -41,7 +41,8 @@ def gateways(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             hash_seed="7", adapter=models.make_adapter(folder / "adapter"),
         ),
     ]  # fmt: skip
-    with ExitStack() as running, ThreadPoolExecutor() as together:
+    # In this order: whoever interrupts the start ends the engines first, and then the threads that wait for them.
+    with ThreadPoolExecutor() as together, ExitStack() as running:
         for engine in engines:
             running.push(engine)
         list(together.map(Engine.start, engines))
