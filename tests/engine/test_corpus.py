@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eluvix_extproc.core.prompt import Api
-from tests.engine.corpus import conversations
+from tests.engine.corpus import TEXTS, assistant, conversations, user
 from tests.engine.gateway import Gateway, Told, told, usage
 
 CHAT = "/v1/chat/completions"
@@ -35,3 +35,25 @@ def test_ids_are_those_of_tokenize(gateway: Gateway, number: int) -> None:
     tokenized = gateway.ask_engine("/tokenize", CONVERSATIONS[number])
     assert tokenized.status == 200, tokenized.body
     assert gateway.our_own.ids(Api.OPENAI_CHAT, CONVERSATIONS[number]) == tokenized.json["tokens"]
+
+
+def test_a_conversation_that_grows(gateway: Gateway) -> None:
+    """Each turn is counted from what is remembered of the one before."""
+    messages = []
+    for question, answered in zip(TEXTS.values(), reversed(TEXTS.values()), strict=True):
+        messages.append(user(question))
+        answer = gateway.ask(CHAT, {"messages": messages, "max_tokens": 1})
+        assert told(answer) == Told(usage(answer)["prompt"], "exact")
+        messages.append(assistant(answered))
+
+
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if text])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/messages"])
+def test_a_text_in_every_api(gateway: Gateway, path: str, name: str) -> None:
+    fields: dict[str, Any] = {
+        "/v1/completions": {"prompt": TEXTS[name], "max_tokens": 1},
+        "/v1/responses": {"input": TEXTS[name], "max_output_tokens": 1},
+        "/v1/messages": {"messages": [user(TEXTS[name])], "max_tokens": 1},
+    }[path]
+    answer = gateway.ask(path, fields)
+    assert told(answer) == Told(usage(answer)["prompt"], "exact")
