@@ -90,6 +90,8 @@ def _converted(api: Api, body: bytes, fields: Mapping[str, object], options: Wor
     model = prompt.model or options.models[0]
     if model not in options.models:
         raise refusals.unknown_model(model, options.models)
+    if not packed:
+        raise refusals.bad_value("input", "There is nothing to compute.")
     ask = Ask(
         api=api,
         model=model,
