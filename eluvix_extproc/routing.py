@@ -22,7 +22,7 @@ from eluvix_extproc.core.index import PrefixIndex
 from eluvix_extproc.core.ledger import Lease, Ledger
 from eluvix_extproc.core.pace import Pace
 from eluvix_extproc.core.prefix import chain
-from eluvix_extproc.core.prompt import Api, PrefixChain, PrefixPoint, Prompt
+from eluvix_extproc.core.prompt import GENERATING, Api, PrefixChain, PrefixPoint, Prompt
 from eluvix_extproc.core.record import Outcome, Record, Sized
 from eluvix_extproc.core.reserved import Guard, strip
 from eluvix_extproc.core.switchyard import choose
@@ -33,7 +33,7 @@ from eluvix_extproc.physics.geometry import Geometry, kv_bytes
 from eluvix_extproc.prompt import parse
 from eluvix_extproc.prompt.encoding import decoded
 from eluvix_extproc.tokens.counter import Counter
-from eluvix_extproc.tokens.learned import Estimated, Learning
+from eluvix_extproc.tokens.learned import Estimated, LearningCounter, PassedModels
 
 GUARDED_AT_ONCE = 64 * 1024
 INLINE_S = 0.001           # longer work leaves the event loop
@@ -93,7 +93,7 @@ class Models:
             return
         model = self.by_name.get(sized.model)
         counter = model.counter if model else self.unknown
-        if isinstance(counter, Learning):
+        if isinstance(counter, LearningCounter | PassedModels):
             counter.learn(sized.evidence, reported)
 
 
@@ -135,7 +135,7 @@ class Claim(msgspec.Struct, eq=False, gc=False):
         if worker is not None and worker != self._lease.worker:
             self._lease.move(worker)
         due = None
-        if record.outcome is Outcome.LEFT:
+        if record.outcome is Outcome.LEFT and record.api in GENERATING:
             first = record.first_token_at or now
             due = self._pace.expected_end(self._lease.worker, first, self._max_tokens, self._model)
         if due is None or due <= now:

@@ -9,12 +9,14 @@ relies on it); for the same reason media stay in by value and not by a digest of
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, Generic
 
 import msgspec
 from msgspec import Raw
 
 from eluvix_extproc.core.prompt import Api, Message, Prompt
+from eluvix_extproc.core.recall import Beginning, Heads
 from eluvix_extproc.errors import MalformedBody
 from eluvix_extproc.prompt import fields
 from eluvix_extproc.prompt.fields import ABSENT, NULL, V
@@ -48,14 +50,22 @@ class _Body(fields.Request[V], Generic[V], gc=False):
 
 
 _BODY = fields.Body(_Body[Any], _Body[Raw])
+_HEADS = Heads(32 << 20, secrets.randbits(64))
 
 
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`."""
-    members = _BODY.decode(body if complete else readable(body, "messages"))
-    if complete and not members.messages:
-        fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
-        raise MalformedBody(fault, "messages")
+    known, steps = _HEADS.find(body) if complete else (None, [])
+    members, messages, end = _going_on(body, known) if known else (None, (), None)
+    if members is None:
+        members = _BODY.decode(body if complete else readable(body, "messages"))
+        if complete and not members.messages:
+            fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
+            raise MalformedBody(fault, "messages")
+        messages = _messages(members.messages or [], complete)
+        known = None
+    if steps:
+        _HEADS.keep(body, steps, messages, known, end)
     opened = members.add_generation_prompt
     tools_raw = fields.present(members.tools)
     # In the order of Prompt's fields: given by name, so many of them cost a microsecond to sort out.
@@ -66,7 +76,7 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         body_bytes,
         len(body),
         complete,
-        _messages(members.messages or [], complete),
+        messages,
         (),
         (),
         fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
@@ -86,6 +96,23 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         "" if members.prompt_cache_key is None else fields.text(members.prompt_cache_key),
         "" if members.user is None else fields.text(members.user),
     )
+
+
+def _going_on(body: bytes, known: Beginning) -> tuple[_Body[Any] | None, tuple[Message, ...], int | None]:
+    """The members of a body whose beginning is known, all its messages, and where the last of them ends. None in the
+    place of the members when it must be read whole, be it to tell what is wrong with it."""
+    short = known.shorten(body)
+    try:
+        members = _BODY.decode(short) if short is not None else None
+        new = _messages(members.messages or [], True) if members is not None else ()
+    except MalformedBody:
+        return None, (), None
+    if members is None or short is None:
+        return None, (), None
+    end = known.new_end(short, [message.raw for message in new])
+    if end is None:
+        return None, (), None
+    return members, (*known.messages, *new), end + len(body) - len(short)
 
 
 def conversation(raw: bytes, param: str, complete: bool) -> tuple[Message, ...]:
@@ -110,7 +137,8 @@ def template_kwargs(given: Raw, reasoning_effort: Any, documents: Raw = ABSENT) 
         kwargs["reasoning_effort"] = reasoning_effort
     if (listed := fields.lenient(documents) if documents is not ABSENT else None) is not None:
         kwargs["documents"] = listed
-    return fields.canonical(kwargs, "chat_template_kwargs") if kwargs else b""
+    # As sent: templates may print whole objects.
+    return msgspec.json.encode(kwargs) if kwargs else b""
 
 
 def _rendered_otherwise(members: _Body[Any]) -> bool:
@@ -140,7 +168,8 @@ def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
                 role, content = value.get("role"), value.get("content")
                 if type(content) is str and type(role) is str and role in _PLAIN_ROLES:
                     canonical = _joined(content.encode(), _PLAIN_ROLES[role], b"s")
-                    messages.append(Message(role, canonical, content, bytes(raw)))
+                    sent = bytes(raw)
+                    messages.append(Message(role, canonical, content, sent, 0, _HEADS.key(sent)))
                     continue
             messages.append(read_message(value, bytes(raw), complete))
     except MalformedBody as error:
@@ -175,7 +204,7 @@ def read_message(value: Any, raw: bytes, complete: bool = True) -> Message:
     if isinstance(value.get("name"), str):
         texts.append(value["name"])
     _read_calls(value.get("tool_calls"), texts)
-    return Message(role, canonical, "\n".join(texts), raw, media)
+    return Message(role, canonical, "\n".join(texts), raw, media, _HEADS.key(raw))
 
 
 def canonical_message(content: Any, rest: dict[str, Any]) -> bytes:

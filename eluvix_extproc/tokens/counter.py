@@ -58,8 +58,9 @@ def scale_up(tokens: float, prompt: Prompt) -> int:
 def count_given_ids(prompt: Prompt) -> TokenCount:
     """A prompt of token ids needs no tokenizer. Ids are handed on for one sequence; a batch has no single chain."""
     total = sum(map(len, prompt.token_ids))
-    ids = pack_ids(prompt.token_ids[0]) if prompt.complete and len(prompt.token_ids) == 1 else b""
-    return TokenCount(total=scale_up(total, prompt), exact=prompt.complete, ids=ids)
+    exact = prompt.complete and not prompt.elsewhere
+    ids = pack_ids(prompt.token_ids[0]) if exact and len(prompt.token_ids) == 1 else b""
+    return TokenCount(total=scale_up(total, prompt), exact=exact, ids=ids)
 
 
 def attempt(count: Callable[[Prompt], TokenCount | None], prompt: Prompt) -> TokenCount | None:

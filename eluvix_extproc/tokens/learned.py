@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ MOST_PER_BYTE = 4
 BYTES_PER_LEAST = 64
 MOST_PER_MEDIA = 8192
 _LEAST_BOUND = 64
-_SECONDS_PER_SAMPLE = 150e-6
+_SECONDS_PER_SAMPLE = 100e-6
 _BYTES = (1, 0, 1, 1, 0, 1, 2, 2, 2, 0, 3, 3, 3, 3, 3, 4)     # of a unit of each class of Scripts
 _AROUND = (
     Weight(0, 2, 0, 64),                                       # a text of a completion: BOS
@@ -43,16 +42,6 @@ class Estimated(TokenCount, frozen=True):
     evidence: Evidence | None = None
 
 
-@runtime_checkable
-class Learning(Counter, Protocol):
-    """A counter that the usage of answers makes better."""
-
-    def learn(self, evidence: Evidence, reported: int) -> None:
-        """`reported` tokens for the prompt that `evidence` is of; what cannot be true is not believed. Call from one
-        thread."""
-        ...
-
-
 class Learned:
     """What has been learned, by a model and how it is counted; alive as long as a counter made from it."""
 
@@ -60,7 +49,7 @@ class Learned:
         self._learners: WeakValueDictionary[Hashable, _Learner] = WeakValueDictionary()
         self._passed: WeakValueDictionary[Hashable, PassedModels] = WeakValueDictionary()
 
-    def around(self, counter: Counter, name: str, tokenizer: Hashable) -> Learning:
+    def around(self, counter: Counter, name: str, tokenizer: Hashable) -> LearningCounter:
         """`counter`, learning on from where the same model with an equal `tokenizer` is."""
         key = (name, tokenizer)
         learner = self._learners.get(key)
@@ -69,7 +58,7 @@ class Learned:
             self._learners[key] = learner
         return LearningCounter(counter, learner)
 
-    def passed(self, bytes_per_token: float) -> Learning:
+    def passed(self, bytes_per_token: float) -> PassedModels:
         """One counter for all models that are not configured."""
         found = self._passed.get(bytes_per_token)
         if found is None:
@@ -113,6 +102,8 @@ class LearningCounter:
         return Estimated(total, False, tuple([round(end * factor) for end in counted.per_message]), evidence=evidence)
 
     def learn(self, evidence: Evidence, reported: int) -> None:
+        """`reported` tokens for the prompt that `evidence` is of; what cannot be true is not believed. Always call from
+        the same thread."""
         if evidence.least <= reported <= evidence.most:
             self._learner.learn(evidence.features, float(reported))
 
@@ -142,6 +133,7 @@ class PassedModels:
         return replace(counted, evidence=replace(counted.evidence, model=prompt.model))
 
     def learn(self, evidence: Evidence, reported: int) -> None:
+        """As LearningCounter.learn."""
         counter = self._by_name.get(evidence.model)
         if counter is None:
             if not evidence.least <= reported <= evidence.most:

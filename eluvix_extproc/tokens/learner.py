@@ -44,13 +44,12 @@ class Learner:
 
     def __init__(self, features: Sequence[Weight]) -> None:
         self._features = tuple(features)
-        self._trusted = [weight.deviation**2 for weight in features]
-        self._spread = [[0.0] * len(self._features) for _ in self._features]
         self._live: list[int] = []
+        # Covariance of the live features' weights, in the order of `_live`; those of all others are independent.
+        self._spread: list[list[float]] = []
         self._far = 0
         self.weights = tuple(weight.declared for weight in features)
         self.learned = 0    # answers so far
-        self._distrust()
 
     def weigh(self, values: Sequence[float]) -> float:
         """Estimated tokens, not bounded."""
@@ -62,16 +61,12 @@ class Learner:
             return
         expected = self.weigh(values)
         unit = 1.0 / (_NOISE_TOKENS + _NOISE_SHARE * max(expected, reported, 0.0))
-        active = [(index, value * unit) for index, value in enumerate(values) if value]
-        if not active:
+        self._include([index for index, value in enumerate(values) if value])
+        if not self._live:
             return
-        self._live = sorted({*self._live, *(index for index, _ in active)})
-        live, spread = self._live, self._spread
-        reach = [0.0] * len(self._features)
-        for row in live:
-            line = spread[row]
-            reach[row] = sum([line[index] * value for index, value in active])
-        variance = 1.0 + sum([reach[index] * value for index, value in active])
+        scaled = [values[index] * unit for index in self._live]
+        reach = [sum(map(mul, line, scaled)) for line in self._spread]
+        variance = 1.0 + sum(map(mul, reach, scaled))
         step = (reported - expected) * unit
         edge = _EDGE * math.sqrt(variance)
         heed = min(1.0, edge / abs(step)) if step else 1.0
@@ -81,24 +76,31 @@ class Learner:
         self._far = 0 if heed == 1.0 else max(self._far, 0) + 1 if step > 0 else min(self._far, 0) - 1
         if abs(self._far) >= _CHANGED_AFTER:
             self._far = 0
-            self._distrust()
+            self._spread = [[self._trust(row) * (row == column) for column in self._live] for row in self._live]
+
+    def _include(self, active: Sequence[int]) -> None:
+        for index in active:
+            if index not in self._live:
+                for line in self._spread:
+                    line.append(0.0)
+                self._live.append(index)
+                self._spread.append([0.0] * len(self._live))
+                self._spread[-1][-1] = self._trust(index)
+
+    def _trust(self, index: int) -> float:
+        return self._features[index].deviation ** 2
 
     def _correct(self, reach: Sequence[float], step: float) -> None:
         weights = list(self.weights)
-        for index in self._live:
+        for index, towards in zip(self._live, reach, strict=True):
             feature = self._features[index]
-            weights[index] = min(max(weights[index] + reach[index] * step, feature.least), feature.most)
+            weights[index] = min(max(weights[index] + towards * step, feature.least), feature.most)
         self.weights = tuple(weights)
 
     def _narrow(self, reach: Sequence[float], share: float) -> None:
-        live, spread, keep = self._live, self._spread, 1.0 - _LEAK
-        for place, row in enumerate(live):
-            line, pull = spread[row], reach[row] * share
-            for column in live[place:]:
-                line[column] = spread[column][row] = (line[column] - pull * reach[column]) * keep
-            line[row] = max(line[row], 0.0) + _LEAK * self._trusted[row]
-
-    def _distrust(self) -> None:
-        for row, line in enumerate(self._spread):
-            line[:] = [0.0] * len(line)
-            line[row] = self._trusted[row]
+        keep = 1.0 - _LEAK
+        for place, (index, pull) in enumerate(zip(self._live, reach, strict=True)):
+            # Grouped so that the matrix stays symmetric to the last bit.
+            line = [(old - pull * other * share) * keep for old, other in zip(self._spread[place], reach, strict=True)]
+            line[place] = max(line[place], 0.0) + _LEAK * self._trust(index)
+            self._spread[place] = line

