@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# The real engine of `make test-engine` has an environment of its own.
+ENGINE_PYTHON ?= $(PYTHON)
 
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard protos/*.proto)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-.PHONY: env demo test lint check bench clean docs
+.PHONY: env demo test test-engine lint bench clean
 env: $(VENV)/.installed
 
 demo: env
@@ -22,8 +24,12 @@ lint: env
 test: lint
 	$(BIN)/pytest -n 2 $(TEST_ARGS)
 
+test-engine: env
+	$(ENGINE_PYTHON) tests/engine/install.py
+	$(BIN)/pytest tests/engine $(TEST_ARGS)
+
 bench: env
 	$(BIN)/eluvix-extproc bench $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-engine build *.egg-info

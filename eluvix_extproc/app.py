@@ -23,6 +23,7 @@ from eluvix_extproc.config.checks import referenced_files
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.watch import FileWatch, redacted
 from eluvix_extproc.core.headers import HeaderSettings
+from eluvix_extproc.core.hints import Session, VolatileLines
 from eluvix_extproc.core.index import MemoryIndex
 from eluvix_extproc.core.ledger import Ledger
 from eluvix_extproc.core.pace import Always, Never, Pace, Watch, WatchBudget
@@ -34,7 +35,7 @@ from eluvix_extproc.models import build_models
 from eluvix_extproc.observe import log
 from eluvix_extproc.observe.decisions import Decisions
 from eluvix_extproc.observe.metrics import Metrics, State
-from eluvix_extproc.routing import Models, Router
+from eluvix_extproc.routing import Affinity, Models, Router
 from eluvix_extproc.wire import aio
 from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.health import Health
@@ -248,6 +249,7 @@ class App:
                 executor=self._executor,
                 clock=self._clock,
                 defect=self._defect,
+                affinity=_affinity(settings),
             ),
             observe=partial(self._observe, watch),
             defect=self._defect,
@@ -323,6 +325,11 @@ class _Surroundings:
         fleet = self._keeper.fleet
         pool = fleet.by_cluster.get(cluster or "")
         return None if pool is None else (pool.name, fleet.role_of(pool).value)
+
+
+def _affinity(settings: Settings) -> Affinity:
+    affinity = settings.affinity
+    return Affinity(Session(affinity.session_headers, affinity.session_fields), VolatileLines(affinity.ignore_lines))
 
 
 def _watch(settings: Settings) -> Watch:

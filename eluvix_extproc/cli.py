@@ -23,6 +23,7 @@ class Verb(NamedTuple):
 VERBS = {
     "serve": Verb("eluvix_extproc.serve:serve", "Serve Envoy's external processing."),
     "validate": Verb("eluvix_extproc.config.cli:validate", "Check a configuration, naming every problem."),
+    "explain": Verb("eluvix_extproc.explain.cli:explain", "Show what would be done with one request, and why."),
     "schema": Verb("eluvix_extproc.config.cli:schema", "Print the configuration's JSON schema, for editors."),
     "render": Verb("eluvix_extproc.render.cli:render_command", "Print an Envoy or Istio configuration."),
     "demo": Verb("eluvix_extproc.sim.demo:demo", "Show it at work: real Envoy, simulated workers, real traffic."),

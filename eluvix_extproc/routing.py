@@ -17,11 +17,12 @@ import msgspec
 from eluvix_extproc.core.actions import Decide
 from eluvix_extproc.core.events import Decided, Undecidable
 from eluvix_extproc.core.fleet import Fleet
+from eluvix_extproc.core.hints import Session, VolatileLines, hint_key
 from eluvix_extproc.core.index import PrefixIndex
 from eluvix_extproc.core.ledger import Lease, Ledger
 from eluvix_extproc.core.pace import Pace
 from eluvix_extproc.core.prefix import chain
-from eluvix_extproc.core.prompt import PrefixChain, Prompt
+from eluvix_extproc.core.prompt import PrefixChain, PrefixPoint, Prompt
 from eluvix_extproc.core.record import Outcome, Record, Sized
 from eluvix_extproc.core.reserved import Guard, strip
 from eluvix_extproc.core.switchyard import choose
@@ -82,6 +83,18 @@ class Study(Value, frozen=True):
     max_tokens: int | None
     body: bytes | None = None
     drop_headers: tuple[str, ...] = ()
+    session: bytes = b""       # digest of the client's own name for the conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """The `affinity` section of the configuration."""
+
+    session: Session
+    volatile: VolatileLines
+
+
+NO_HINTS = Affinity(Session((), ()), VolatileLines(()))
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
@@ -129,9 +142,12 @@ class Router:
         executor: Executor,
         clock: Callable[[], float],
         defect: Callable[[str, BaseException], None],
+        affinity: Affinity = NO_HINTS,
     ) -> None:
         self._models = models
         self._policy = policy
+        self._session = affinity.session
+        self._volatile = affinity.volatile or None
         self._max_body_bytes = max_body_bytes
         self._max_held_bytes = max_held_bytes
         self._fleet = fleet
@@ -149,7 +165,7 @@ class Router:
             return self._decide_in_thread(self._read_and_study, ask)
         try:
             if not ask.body:
-                return self._select(_unread(ask))
+                return self._select(self._unread(ask))
             prompt = _read(ask, ask.body)
             model, counter = self._counted_by(prompt)
             if parse_s + counter.cost_s(prompt) > INLINE_S:
@@ -182,7 +198,7 @@ class Router:
 
     def _read_and_study(self, ask: Decide) -> Study:
         if not ask.body:
-            return _unread(ask)
+            return self._unread(ask)
         encoding = ask.headers.get("content-encoding", "")
         body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
         if ask.complete and len(body) > self._max_held_bytes:
@@ -201,24 +217,38 @@ class Router:
         kv: int | None = None
         if model is None:
             name = ""
-            prefix = chain(prompt, count, model=prompt.model, adapter="")
+            adapter, named = "", prompt.model
         else:
-            name = model.name
-            prefix = chain(prompt, count, model=name, adapter=prompt.model if prompt.model in model.adapters else "")
+            name = named = model.name
+            adapter = prompt.model if prompt.model in model.adapters else ""
             if model.geometry is not None:
                 kv = kv_bytes(model.geometry, count.total, model.kv_dtype)
+        prefix = chain(prompt, count, model=named, adapter=adapter, volatile=self._volatile)
+        session = self._session.digest(ask.headers, prompt, model=named, salt=prompt.salt)
         sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv)
         if clean is None:
-            return Study(sized, prefix, prompt.max_tokens)
+            return Study(sized, prefix, prompt.max_tokens, session=session)
         dropped = ("content-encoding",) if ask.headers.get("content-encoding") else ()
-        return Study(sized, prefix, prompt.max_tokens, clean, dropped)
+        return Study(sized, prefix, prompt.max_tokens, clean, dropped, session)
+
+    def _unread(self, ask: Decide) -> Study:
+        """Only headers are sent to us: content-length is all that is known of the prompt."""
+        sized = Sized("", ask.body_bytes // 4, False, "")
+        return Study(sized, PrefixChain(b""), None, session=self._session.digest(ask.headers, None, model=""))
 
     def _select(self, study: Study) -> Verdict:
         sized, points = study.sized, study.chain.points
         now = self._clock()
         self._ledger.expire(now)
-        hits = self._index.lookup(points) if points and self._policy.kv_prefix_affinity else {}
-        facts = Facts(sized.tokens, sized.exact, study.chain.root, now, study.chain.root_tokens)
+        root, hints = study.chain.root, _hints(study)
+        hits: Mapping[str, int] = {}
+        hinted: frozenset[str] = frozenset()
+        if self._policy.kv_prefix_affinity:
+            if points:
+                hits = self._index.lookup(points)
+            if hints:
+                hinted = frozenset(self._index.lookup(hints))
+        facts = Facts(sized.tokens, sized.exact, study.session or root, now, study.chain.root_tokens, hinted)
         try:
             decision = choose(facts, self._fleet(), hits, self._ledger.counts(), self._policy)
         except EluvixError as error:
@@ -229,6 +259,8 @@ class Router:
         worker = decision.workers[0]
         if study.chain.points:
             self._index.insert(study.chain.points, worker)
+        if hints := _hints(study):
+            self._index.insert(hints, worker)
         lease = self._ledger.acquire(worker, study.sized.tokens)
         return Claim(lease, self._pace, study.sized.model, study.max_tokens)
 
@@ -244,6 +276,10 @@ def _refuse_reserved(body: bytes) -> None:
             raise MalformedBody("the request carries a field reserved for the gateway")
 
 
-def _unread(ask: Decide) -> Study:
-    """Only headers are sent to us: content-length is all that is known of the prompt."""
-    return Study(Sized("", ask.body_bytes // 4, False, ""), PrefixChain(b""), None)
+def _hints(study: Study) -> tuple[PrefixPoint, ...]:
+    """What the conversation is known by where that says nothing of the KV cache: its latest worker is remembered."""
+    if study.session:
+        return (PrefixPoint(hint_key(study.session), 0),)
+    if study.chain.steadied:
+        return (PrefixPoint(hint_key(study.chain.root), 0),)
+    return ()

@@ -16,6 +16,7 @@ import pytest
 from eluvix_extproc.core.actions import Decide
 from eluvix_extproc.core.events import Decided, Undecidable
 from eluvix_extproc.core.fleet import Fleet, Pool, Role, Worker
+from eluvix_extproc.core.hints import Session, VolatileLines
 from eluvix_extproc.core.index import MemoryIndex
 from eluvix_extproc.core.ledger import Ledger
 from eluvix_extproc.core.pace import Pace
@@ -25,7 +26,7 @@ from eluvix_extproc.core.switchyard.types import Policy
 from eluvix_extproc.errors import FailOpen, MalformedBody, Unavailable, UnknownModel
 from eluvix_extproc.physics import catalogue
 from eluvix_extproc.physics.geometry import kv_bytes
-from eluvix_extproc.routing import Claim, Model, Models, Router, Verdict
+from eluvix_extproc.routing import NO_HINTS, Affinity, Claim, Model, Models, Router, Verdict
 from eluvix_extproc.tokens.estimate import Estimate
 
 PATIENCE_S = 20.0
@@ -72,7 +73,13 @@ class Bench:
     now: float = 100.0
 
     def router(
-        self, *models: Model, unknown: bool = False, max_body: int = 1 << 20, max_held: int = 1 << 20, **policy: Any
+        self,
+        *models: Model,
+        unknown: bool = False,
+        max_body: int = 1 << 20,
+        max_held: int = 1 << 20,
+        affinity: Affinity = NO_HINTS,
+        **policy: Any,
     ) -> Router:
         names = {name: model for model in models for name in (model.name, f"{model.name}-served", *model.adapters)}
         return Router(
@@ -87,6 +94,7 @@ class Bench:
             executor=self.executor,
             clock=lambda: self.now,
             defect=lambda where, error: self.defects.append((where, error)),
+            affinity=affinity,
         )
 
     def in_flight(self) -> dict[str, int]:
@@ -382,3 +390,68 @@ async def test_reserved_members_beyond_what_is_held_of_a_compressed_body_are_ref
     body = chat("x" * 200_000)[:-1] + b',"kv_transfer_params":{"do_remote_prefill":true}}'
     error = await error_of(bench.router(model(), max_held=1_000), ask(gzip.compress(body), encoding="gzip"))
     assert isinstance(error, MalformedBody)
+
+
+# ---- hints -----------------------------------------------------------------------------------------------------------
+
+HINTS = Affinity(Session(("x-session-id",), ("prompt_cache_key",)), VolatileLines(["^Today is "]))
+
+
+def named(body: bytes, session: str = "") -> Decide:
+    return Decide(Api.OPENAI_CHAT, {"x-session-id": session} if session else {}, body, True, len(body), 100.0)
+
+
+async def served(bench: Bench, router: Router, decide: Decide) -> Decided:
+    event, claim = await decided(router, decide)
+    claim.settle(record(Outcome.COMPLETED, None), bench.now)
+    return event
+
+
+async def test_a_session_stays_on_its_worker_whatever_it_says(bench: Bench) -> None:
+    router = bench.router(model(), affinity=HINTS)
+    for number in range(8):
+        event = await served(bench, router, named(chat(f"{number} about something else"), f"session {number % 4}"))
+        again = await served(bench, router, named(chat(f"{number}, and a history made short"), f"session {number % 4}"))
+        assert again.decision.workers[0] == event.decision.workers[0]
+        assert again.decision.cached_tokens == 0 and "affinity:hint" in again.decision.reasons
+
+
+async def test_two_replicas_agree_on_a_session(bench: Bench) -> None:
+    for number in range(20):
+        first = await served(bench, bench.router(model(), affinity=HINTS), named(chat("one"), f"s{number}"))
+        bench.index, bench.ledger = MemoryIndex(1 << 20), Ledger()
+        second = await served(bench, bench.router(model(), affinity=HINTS), named(chat("another"), f"s{number}"))
+        bench.index, bench.ledger = MemoryIndex(1 << 20), Ledger()
+        assert first.decision.workers == second.decision.workers
+        assert first.sized.prefix_hash != second.sized.prefix_hash
+
+
+async def test_a_prompt_cache_key_is_a_session_and_headers_come_first(bench: Bench) -> None:
+    router = bench.router(model(), affinity=HINTS)
+    first = await served(bench, router, named(chat("one", prompt_cache_key="k")))
+    again = await served(bench, router, named(chat("two", prompt_cache_key="k")))
+    assert again.decision.workers[0] == first.decision.workers[0] and "affinity:hint" in again.decision.reasons
+    other = await served(bench, router, named(chat("three", prompt_cache_key="k"), "s"))
+    assert "affinity:hint" not in other.decision.reasons
+
+
+async def test_a_prompt_but_for_its_date_stays_on_its_worker(bench: Bench) -> None:
+    router = bench.router(model(), affinity=HINTS)
+
+    def dated(day: str, user: str) -> Decide:
+        messages = [{"role": "system", "content": f"Today is {day}.\nBe brief."}, {"role": "user", "content": user}]
+        return named(json.dumps({"model": "m", "messages": messages}).encode())
+
+    for user in ("a", "b", "c", "d"):
+        monday = await served(bench, router, dated(f"Monday of {user}", user))
+        tuesday = await served(bench, router, dated(f"Tuesday of {user}", user))
+        assert tuesday.sized.prefix_hash == monday.sized.prefix_hash
+        assert tuesday.decision.workers[0] == monday.decision.workers[0]
+        assert tuesday.decision.cached_tokens == 0 and "affinity:hint" in tuesday.decision.reasons
+
+
+async def test_a_session_is_known_where_only_headers_are_sent(bench: Bench) -> None:
+    router = bench.router(model(), affinity=HINTS)
+    first = await served(bench, router, named(b"", "s"))
+    again = await served(bench, router, named(b"", "s"))
+    assert again.decision.workers[0] == first.decision.workers[0] and "affinity:hint" in again.decision.reasons

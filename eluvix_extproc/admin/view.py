@@ -49,6 +49,7 @@ def _load(load: Load, now: float) -> dict[str, object]:
         "waiting": load.waiting,
         "kv_usage": load.kv_usage,
         "itl_ms": _ms(load.itl_s),
+        "block_size": load.block_size,
     }
 
 

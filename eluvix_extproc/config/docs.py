@@ -156,6 +156,8 @@ def _default(key: Key) -> str:
     if isinstance(value, Section):
         given = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return f"`{json.dumps(given)}`".replace('"', "").replace(".0}", "}") if given else "see below"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f"`{format_duration(value) if _is_duration(key.field) else value}`"

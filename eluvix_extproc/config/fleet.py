@@ -85,6 +85,12 @@ class ModelSettings(Section):
     block_size: int = Field(
         default=16, ge=1, le=4_096, description="Tokens in one KV-cache block of the engine (`--block-size`)."
     )
+    block_hash_seed: str = Field(
+        default="",
+        max_length=256,
+        description="The engines' `PYTHONHASHSEED`, where they have one: with it `explain` prints the same block hashes "
+        "as the engine.",
+    )
 
     def names(self) -> tuple[str, ...]:
         """Every name that clients may use, the model's own first."""

@@ -14,7 +14,18 @@ from eluvix_extproc.config.checks import raise_disagreements
 from eluvix_extproc.config.fleet import ModelSettings as ModelSettings
 from eluvix_extproc.config.fleet import PoolSettings as PoolSettings
 from eluvix_extproc.config.section import Section
-from eluvix_extproc.config.values import Duration, FilePath, Host, HttpPath, Listen, ListenAddress, Name, TcpAddress
+from eluvix_extproc.config.values import (
+    Duration,
+    FilePath,
+    HeaderName,
+    Host,
+    HttpPath,
+    Listen,
+    ListenAddress,
+    Name,
+    Pattern,
+    TcpAddress,
+)
 from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.switchyard.types import Policy
 
@@ -130,6 +141,27 @@ class SwitchyardSettings(Section):
         )
 
 
+class AffinitySettings(Section):
+    ignore_lines: Annotated[tuple[Pattern, ...], Field(strict=False, max_length=32)] = Field(
+        default=(),
+        description="Regular expressions. Lines that one of them matches (anywhere in the line; anchor with `^`) are "
+        "left out of the prefix key when they are among the first 16 lines of a system or developer message: dates, "
+        "billing or session lines that change while the conversation is the same. The body, the token count and what "
+        "is known of KV caches are never touched.",
+    )
+    session_headers: Annotated[tuple[HeaderName, ...], Field(strict=False, max_length=16)] = Field(
+        default=("x-session-id", "x-claude-code-session-id"),
+        description="Request headers by which clients name a conversation; the first that a request has counts. Where "
+        "no known prefix decides, requests with the same name go to the worker that served the last one. Envoy must "
+        "send them: see `forward_rules` in docs/attach.md.",
+    )
+    session_fields: Annotated[tuple[Literal["prompt_cache_key", "user"], ...], Field(strict=False)] = Field(
+        default=("prompt_cache_key",),
+        description="Members of the request's body that are used like `sessionHeaders`, where no such header is there. "
+        "`user` (in Anthropic's API `metadata.user_id`) brings all that one user does to one worker.",
+    )
+
+
 class HeaderSettings(Section):
     ttft: bool = Field(default=True, description="Send `x-eluvix-ttft-ms` on responses.")
     itl: bool = Field(default=True, description="Send `x-eluvix-itl-ms` on responses.")
@@ -224,6 +256,9 @@ class Settings(Section):
     admin: AdminSettings = Field(default=AdminSettings(), description="The HTTP endpoint for operators.")
     switchyard: SwitchyardSettings = Field(
         default=SwitchyardSettings(), description="The policy that steers each request."
+    )
+    affinity: AffinitySettings = Field(
+        default=AffinitySettings(), description="What tells where a conversation belongs besides the prompt itself."
     )
     headers: HeaderSettings = Field(default=HeaderSettings(), description="Which headers answers carry.")
     timing: TimingSettings = Field(default=TimingSettings(), description="How answers are timed.")

@@ -203,3 +203,25 @@ Name = Annotated[str, Field(pattern=_NAME)]
 ClusterName = Annotated[str, Field(pattern=_CLUSTER)]
 ModelName = Annotated[str, Field(pattern=_MODEL)]
 HttpPath = Annotated[str, Field(pattern=_HTTP_PATH)]
+
+
+def _check_pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return value
+
+
+# Credentials never leave Envoy (see `render`), so none of them can name anything here.
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"})
+
+
+def _check_header(value: str) -> str:
+    if value in _CREDENTIALS:
+        raise ValueError(f"{value} is a credential, which the sidecar is never sent")
+    return value
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_check_pattern)]
+HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,127}$"), AfterValidator(_check_header)]

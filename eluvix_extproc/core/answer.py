@@ -1,64 +1,22 @@
 """What a worker's answer tells: when its first token came, how many there were, what `usage` says.
 
 One reader per kind of answer: SSE, whole JSON, and opaque (compressed or unknown content, which is passed on unread).
-A token event is a delta with non-empty content, reasoning or tool call; role preludes, pings, comments and empty
-deltas are none. An `error` event is a failure whatever the status was: under overload an engine may answer 200 first.
+What an event or a body says is for the request format to tell (`core/answers/`). An error event is a failure whatever
+the status was: under overload an engine may answer 200 first.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Protocol
 
-import msgspec
-
+from eluvix_extproc.core.answers import FORMATS, Format, Usage
 from eluvix_extproc.core.events import Headers
+from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.core.sse import SseSplitter
 
 # Non-streamed answers are held for their `usage`; beyond this they are let go unread, since Envoy stalls a worker
 # whose answer is held beyond its buffer limit (1 MiB by default).
 MAX_HELD_ANSWER = 512 * 1024
-
-_EMPTY = frozenset((b"", b"null", b'""', b"[]", b"{}"))
-_ABSENT = msgspec.Raw(b"")
-
-
-# More tokens than any context holds: what says more, or less than none, is no usage.
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: _Tokens | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: _Tokens | None = None
-    completion_tokens: _Tokens | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: msgspec.Raw = _ABSENT
-    reasoning_content: msgspec.Raw = _ABSENT
-    reasoning: msgspec.Raw = _ABSENT
-    tool_calls: msgspec.Raw = _ABSENT
-    function_call: msgspec.Raw = _ABSENT
-    refusal: msgspec.Raw = _ABSENT
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: msgspec.Raw = _ABSENT
-
-
-class _Answer(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: msgspec.Raw = _ABSENT
-    error: msgspec.Raw = _ABSENT
-
-
-_decode = msgspec.json.Decoder(_Answer).decode
-_decode_usage = msgspec.json.Decoder(_Usage).decode
-
 
 class Answer(Protocol):
     """Facts grow with every `feed`.
@@ -70,7 +28,7 @@ class Answer(Protocol):
     first_token_at: float | None
     last_token_at: float | None
     token_events: int
-    usage: _Usage | None
+    usage: Usage | None
     failed: bool
     streamed: bool
 
@@ -90,19 +48,20 @@ class _Facts:
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.token_events = 0
-        self.usage: _Usage | None = None
+        self.usage: Usage | None = None
         self.failed = False
 
 
 class StreamedAnswer(_Facts):
     """An SSE answer; settled at its first token or its failure."""
 
-    __slots__ = ("_splitter", "complete")
+    __slots__ = ("_read", "_splitter", "complete")
     streamed = True
 
-    def __init__(self) -> None:
+    def __init__(self, form: Format) -> None:
         super().__init__()
         self.complete = False
+        self._read = form.event
         self._splitter = SseSplitter()
 
     @property
@@ -117,31 +76,29 @@ class StreamedAnswer(_Facts):
                 self._event(event, now)
 
     def _event(self, data: bytes, now: float) -> None:
-        if data == b"[DONE]":
-            self.complete = True
-            return
-        try:
-            answer = _decode(data)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            return
-        if bytes(answer.error) not in _EMPTY:
-            self.failed = True
-        self.usage = _usage(answer) or self.usage
-        if answer.choices and any(map(_is_token, answer.choices)):
+        said = self._read(data)
+        if said.token:
             self.token_events += 1
             self.last_token_at = now
             if self.first_token_at is None:
                 self.first_token_at = now
+        if said.usage is not None:
+            self.usage = said.usage.over(self.usage)
+        if said.failed:
+            self.failed = True
+        if said.ended:
+            self.complete = True
 
 
 class WholeAnswer(_Facts):
     """A JSON answer of `length` bytes, where that is announced; settled at its end, or when it outgrows its bound."""
 
-    __slots__ = ("_chunks", "_length", "_size", "complete", "settled")
+    __slots__ = ("_chunks", "_form", "_length", "_size", "complete", "settled")
     streamed = False
 
-    def __init__(self, length: int | None = None) -> None:
+    def __init__(self, form: Format, length: int | None = None) -> None:
         super().__init__()
+        self._form = form
         self._length = length
         self._chunks: list[bytes] = []
         self._size = 0
@@ -161,12 +118,9 @@ class WholeAnswer(_Facts):
             self._chunks = []
 
     def _read(self, body: bytes, now: float) -> None:
-        try:
-            answer = _decode(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            return
-        self.failed = bytes(answer.error) not in _EMPTY
-        self.usage = _usage(answer)
+        said = self._form.whole(body)
+        self.failed = said.failed
+        self.usage = said.usage
         if not self.failed:
             self.last_token_at = now
             if self.usage is not None and self.usage.completion_tokens == 1:
@@ -185,38 +139,14 @@ class OpaqueAnswer(_Facts):
         pass
 
 
-def answer_of(headers: Headers) -> Answer:
-    """The reader for an answer with these response headers."""
+def answer_of(headers: Headers, api: Api) -> Answer:
+    """The reader for an answer with these response headers to a request of that format."""
     if headers.get("content-encoding", "identity").strip().lower() != "identity":
         return OpaqueAnswer()
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "text/event-stream":
-        return StreamedAnswer()
+        return StreamedAnswer(FORMATS[api]())
     if media_type == "application/json" or media_type.endswith("+json"):
         length = headers.get("content-length", "")
-        return WholeAnswer(int(length) if length.isdecimal() and length.isascii() else None)
+        return WholeAnswer(FORMATS[api](), int(length) if length.isdecimal() and length.isascii() else None)
     return OpaqueAnswer()
-
-
-def _usage(answer: _Answer) -> _Usage | None:
-    """None when it is absent or makes no sense; the rest of the event counts all the same."""
-    if bytes(answer.usage) in _EMPTY:
-        return None
-    try:
-        return _decode_usage(answer.usage)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-def _is_token(choice: _Choice) -> bool:
-    if bytes(choice.text) not in _EMPTY:
-        return True
-    delta = choice.delta
-    return delta is not None and (
-        bytes(delta.content) not in _EMPTY
-        or bytes(delta.reasoning_content) not in _EMPTY
-        or bytes(delta.reasoning) not in _EMPTY
-        or bytes(delta.tool_calls) not in _EMPTY
-        or bytes(delta.function_call) not in _EMPTY
-        or bytes(delta.refusal) not in _EMPTY
-    )

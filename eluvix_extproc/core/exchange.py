@@ -141,17 +141,15 @@ class Exchange:
             served_worker=response.worker() if head else None,
             served_pool=response.served_pool()[0] if head else None,
             attempts=head.attempts if head else None,
-            request_bytes=request.bytes,
-            response_bytes=response.bytes,
+            request_bytes=request.body_bytes,
+            response_bytes=response.body_bytes,
             ttft_s=ttft_s,
             ttft_source=ttft_source,
             itl_s=None if left else response.own_itl(),
             completion_tokens=None if left else response.completion_tokens(),
             completion_exact=usage is not None and usage.completion_tokens is not None,
             prompt_tokens_reported=usage.prompt_tokens if usage else None,
-            delivered_cached_tokens=(
-                usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else None
-            ),
+            delivered_cached_tokens=usage.cached_tokens if usage else None,
             first_token_at=answer.first_token_at,
         )
 

@@ -25,7 +25,7 @@ class Load:
 
     `at` is the scrape's instant (monotonic seconds), `own_in_flight` what we ourselves had in flight there then, so
     that the load of other clients can be told from ours. `itl_s` is the mean inter-token latency over the last
-    scrape interval, in seconds. `kv_usage` is 0-1.
+    scrape interval, in seconds. `kv_usage` is 0-1, `block_size` the tokens of a KV-cache block.
     """
 
     at: float
@@ -34,6 +34,7 @@ class Load:
     kv_usage: float | None = None
     itl_s: float | None = None
     own_in_flight: int = 0
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

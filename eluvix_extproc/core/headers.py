@@ -5,9 +5,12 @@ Pure functions from facts to header tuples; `core/exchange.py` decides when.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from eluvix_extproc.core.events import Headers
+from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.record import Sized, Source
 from eluvix_extproc.core.switchyard.types import Decision
 
@@ -50,20 +53,33 @@ class Timing:
 
 def foreign_request_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the client's headers that must not go on."""
-    return tuple([name for name in headers if name.startswith(OUR_PREFIX) or name in STEERING])
+    return tuple([name for name in headers if name[:2] == "x-" and (name.startswith(OUR_PREFIX) or name in STEERING)])
 
 
 def foreign_response_headers(headers: Headers) -> tuple[str, ...]:
     """Names of the worker's headers that only we may set."""
-    return tuple([name for name in headers if name.startswith(OUR_PREFIX) or name == DESTINATION])
+    ours = [name for name in headers if name[:2] == "x-" and (name.startswith(OUR_PREFIX) or name == DESTINATION)]
+    return tuple(ours)
 
 
 def routing_headers(decision: Decision, prefix_hash: str) -> tuple[tuple[str, str], ...]:
     """Request headers that carry the decision to Envoy's route and load balancer."""
-    headers = [(CLUSTER, decision.cluster), (ROLE, decision.role.value), (DESTINATION, ",".join(decision.workers))]
-    if prefix_hash:
-        headers.append((PREFIX_HASH, prefix_hash))
-    return tuple(headers)
+    headers, _ = _route(decision.cluster, decision.role, decision.workers)
+    return (*headers, (PREFIX_HASH, prefix_hash)) if prefix_hash else headers
+
+
+def routing_metadata(decision: Decision) -> Mapping[str, Mapping[str, str | float]]:
+    """The worker pin for Envoy's load balancer."""
+    return _route(decision.cluster, decision.role, decision.workers)[1]
+
+
+@lru_cache(1024)
+def _route(
+    cluster: str, role: Role, workers: tuple[str, ...]
+) -> tuple[tuple[tuple[str, str], ...], Mapping[str, Mapping[str, str | float]]]:
+    destination = ",".join(workers)
+    headers = ((CLUSTER, cluster), (ROLE, role.value), (DESTINATION, destination))
+    return headers, {"envoy.lb": {DESTINATION: destination}}
 
 
 def prompt_headers(settings: HeaderSettings, role: str | None, sized: Sized | None) -> list[tuple[str, str]]:

@@ -7,11 +7,21 @@ from urllib.parse import unquote
 
 from eluvix_extproc.core.prompt import Api
 
-# Each starts at a segment border, so that `/team-a/v1/completions` is ours and `/xv1/completions` is not.
+# Each starts at a segment border, so that `/team-a/v1/completions` is ours and `/xv1/completions` is not. The first of
+# those that fit counts.
 _SUFFIXES = (
     ("/v1/chat/completions", Api.OPENAI_CHAT),
     ("/v1/completions", Api.OPENAI_COMPLETIONS),
+    ("/v1/responses", Api.OPENAI_RESPONSES),
+    ("/v1/messages", Api.ANTHROPIC_MESSAGES),
+    ("/v1/messages/count_tokens", Api.ANTHROPIC_COUNT_TOKENS),
+    ("/v1/embeddings", Api.OPENAI_EMBEDDINGS),
+    ("/inference/v1/generate", Api.VLLM_GENERATE),
+    ("/rerank", Api.RERANK),      # and /v1/rerank, /v2/rerank
+    ("/generate", Api.SGLANG_GENERATE),
 )
+# What another service's path ends in, though it looks like one of the above: Ollama's.
+_NOT_OURS = ("/api/generate",)
 # Without a prefix and a query, as nearly all requests are, a path is known at one look.
 _WHOLE = dict(_SUFFIXES)
 
@@ -37,7 +47,7 @@ def _by_path(path: str) -> Api | None:
     if "%" in path:
         path = unquote(path)     # engines route on the decoded path: `/v1/%63ompletions` reaches them as ours
     for suffix, api in _SUFFIXES:
-        if path.endswith(suffix):
+        if path.endswith(suffix) and not path.endswith(_NOT_OURS):
             return api
     return None
 

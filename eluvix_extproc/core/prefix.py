@@ -28,6 +28,7 @@ from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
+from eluvix_extproc.core.hints import VolatileLines
 from eluvix_extproc.core.prompt import PrefixChain, PrefixPoint, Prompt, TokenCount
 
 MATERIAL_CAP_BYTES = 131_072
@@ -44,10 +45,13 @@ _LONGEST_KEPT = 256    # a client may name a model by a megabyte
 _u64 = Struct("<Q").pack
 
 
-def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> PrefixChain:
+def chain(
+    prompt: Prompt, count: TokenCount, *, model: str, adapter: str, volatile: VolatileLines | None = None
+) -> PrefixChain:
     """The root key of a prompt and the prefixes of it that the index can know.
 
     `model` is the configured model's name (not the client's spelling of it), `adapter` the LoRA adapter's name or "".
+    `volatile` lines of a system prompt are left out of the root alone: the points say what a KV cache holds.
     Points are of these kinds, in one list by growing token length:
 
     * message boundaries: h_i = SHA256(h_{i-1} ‖ canonical_i). Not for a last message that was read in part.
@@ -68,7 +72,7 @@ def chain(prompt: Prompt, count: TokenCount, *, model: str, adapter: str) -> Pre
     if prompt.messages:
         blocks = tuple(_token_blocks(count.ids, seed)) if count.ids else ()    # the ids hold the tools already
         whole = _seed(model, adapter, prompt.salt, prompt.tools) if prompt.tools else seed
-        return _of_messages(prompt, count, whole, blocks)
+        return _of_messages(prompt, count, whole, blocks, volatile)
     if prompt.texts and prompt.texts[0]:
         return _of_text(prompt, count, seed)
     if prompt.token_ids and prompt.token_ids[0]:
@@ -97,7 +101,9 @@ def _message_chain_start(seed: bytes) -> bytes:
     return sha256(seed + b"message-chain").digest()
 
 
-def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[PrefixPoint, ...]) -> PrefixChain:
+def _of_messages(
+    prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[PrefixPoint, ...], volatile: VolatileLines | None
+) -> PrefixChain:
     """Root and message boundaries in one pass: a short conversation's few messages are most of what is sent."""
     messages, ends = prompt.messages, count.per_message
     if len(ends) != len(messages):
@@ -108,16 +114,20 @@ def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[P
     room = MATERIAL_CAP_BYTES
     digest = _message_chain_start(seed)
     start = root_tokens = 0
+    steadied = False
     for message, end in zip(messages, ends, strict=True):
         canonical = message.canonical
         size = len(canonical)
         if room > 0:
-            if size + 8 <= room:
-                root.update(canonical)
-                root.update(_u64(size))
+            steady = volatile.steady(message) if volatile else canonical
+            steadied = steadied or steady is not canonical
+            length = len(steady)
+            if length + 8 <= room:
+                root.update(steady)
+                root.update(_u64(length))
             else:
-                root.update((canonical[:room] + _u64(size))[:room])
-            room = 0 if message.role == "user" else room - size - 8
+                root.update((steady[:room] + _u64(length))[:room])
+            room = 0 if message.role == "user" else room - length - 8
             root_tokens = end
         if size <= PART_BYTES or count.ids:
             digest = sha256(digest + canonical).digest()
@@ -132,7 +142,7 @@ def _of_messages(prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[P
     if blocks:
         points.extend(blocks)
         points.sort(key=attrgetter("tokens"))
-    return PrefixChain(root.digest(), tuple(points), root_tokens)
+    return PrefixChain(root.digest(), tuple(points), root_tokens, steadied)
 
 
 def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, float]]]:

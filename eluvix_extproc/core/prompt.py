@@ -24,13 +24,19 @@ class Api(StrEnum):
     SGLANG_GENERATE = "sglang.generate"
 
 
+# Formats whose answer is generated token by token: all others are a prefill and no more.
+GENERATING = frozenset(Api) - {Api.OPENAI_EMBEDDINGS, Api.RERANK, Api.ANTHROPIC_COUNT_TOKENS}
+
+
 class Message(Value, frozen=True):
     """One turn.
 
     `canonical` are the bytes that are hashed: equal for equal messages whatever the client's whitespace, key order
     or null fields. `text` is all that the engine will tokenise of it, for the estimate. `raw` is the message's JSON
     in the form of `/v1/chat/completions`, for the chat template: as sent there, and as the engine itself converts it
-    where the request has another form. `media` counts image, audio and video parts.
+    where the request has another form. `media` counts image, audio and video parts. `key` is 16 bytes that tell
+    messages apart for memos: equal for equal `raw`, otherwise different, and secret by a seed of the process; b"" when
+    they were not computed.
     """
 
     role: str
@@ -38,6 +44,7 @@ class Message(Value, frozen=True):
     text: str
     raw: bytes
     media: int = 0
+    key: bytes = b""
 
 
 class Prompt(Value, frozen=True):
@@ -97,8 +104,11 @@ class PrefixPoint(Value, frozen=True):
 class PrefixChain(Value, frozen=True):
     """`root` is the 32-byte SHA-256 behind `x-eluvix-kv-prefix-hash` (b"" when nothing of the prompt is known);
     `points` are in order of growing length. `root_tokens` is the length of the conversation's own beginning, its first
-    user turn included, and 0 where a prompt has none: a shorter prefix may be shared by many conversations."""
+    user turn included, and 0 where a prompt has none: a shorter prefix may be shared by many conversations.
+
+    `steadied` says that volatile lines were left out of the root, so that equal roots no longer mean equal tokens."""
 
     root: bytes
     points: tuple[PrefixPoint, ...] = ()
     root_tokens: int = 0
+    steadied: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from eluvix_extproc.core import headers as contract
 from eluvix_extproc.core.actions import (
@@ -40,27 +41,28 @@ class RequestSide:
     new body or None, the body messages that wait.
     """
 
+    state = R.IDLE
+    headers: Headers = MappingProxyType({})
+    api: Api | None = None
+    arrived = 0.0
+    body_bytes = 0
+    decision: Decision | None = None
+    sized: Sized | None = None
+    decided_at: float | None = None
+    failopen: str | None = None
+    refused: str | None = None
+    _content_length: int | None = None
+    _trailers = False
+    _http1 = True
+    _body_whole = False            # its end was seen
+    _head_only = False             # the decision rests on a head of the body
+    _guard: Guard | None = None    # set while bytes pass that nobody has parsed
+
     def __init__(self, shared: Shared, duplex: bool, answer: Answer) -> None:
         self._x = shared
         self._duplex = duplex
         self._answer = answer
-        self.state = R.IDLE
-        self.headers: Headers = {}
-        self.api: Api | None = None
-        self.arrived = 0.0
-        self.bytes = 0
-        self.decision: Decision | None = None
-        self.sized: Sized | None = None
-        self.decided_at: float | None = None
-        self.failopen: str | None = None
-        self.refused: str | None = None
-        self._content_length: int | None = None
         self._held: list[bytes] = []        # body messages not answered yet
-        self._trailers = False
-        self._http1 = True
-        self._body_whole = False            # its end was seen
-        self._head_only = False             # the decision rests on a head of the body
-        self._guard: Guard | None = None    # set while bytes pass that nobody has parsed
 
     def _open(self, event: RequestHeaders, now: float) -> bool:
         """Note what the headers say. True when the body is to be read: a request of ours that has one."""
@@ -122,15 +124,15 @@ class RequestSide:
     def hold(self, event: RequestBody, now: float) -> None:
         if not self._take(event, now):
             return
-        if self.bytes > self._x.limits.max_held_bytes:
+        if self.body_bytes > self._x.limits.max_held_bytes:
             self._ask(False, now)
-        elif event.end_of_stream or self.bytes == self._content_length:
+        elif event.end_of_stream or self.body_bytes == self._content_length:
             self._ask(True, now)
 
     def hold_whole(self, event: RequestBody, now: float) -> None:
         """BUFFERED: the one body message; trailers may follow, so its end_of_stream does not matter."""
         if self._take(event, now):
-            self._ask(self.bytes <= self._x.limits.max_held_bytes, now)
+            self._ask(self.body_bytes <= self._x.limits.max_held_bytes, now)
 
     def hold_partial(self, event: RequestBody, now: float) -> None:
         if event.end_of_stream:
@@ -144,9 +146,9 @@ class RequestSide:
 
     def _take(self, event: RequestBody, now: float) -> bool:
         """Count and keep a body message. False when it was the one too many."""
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         self._body_whole = self._body_whole or event.end_of_stream
-        if self.bytes > self._x.limits.max_body_bytes:
+        if self.body_bytes > self._x.limits.max_body_bytes:
             self._refuse(_too_large(self._x.limits.max_body_bytes), now)
             return False
         self._held.append(event.body)
@@ -185,13 +187,11 @@ class RequestSide:
         ours = contract.routing_headers(event.decision, prefix_hash)
         if self._trailers or (not self._body_whole and (self._head_only or not self._http1)):
             ours += (contract.NO_RETRIES,)
-        names = {name for name, _ in ours}
-        mutation = Mutation(
-            set=ours,
-            remove=tuple(n for n in (*self._foreign(), *event.drop_request_headers) if n not in names),
-            clear_route_cache=True,
-            metadata={"envoy.lb": {contract.DESTINATION: ",".join(event.decision.workers)}},
-        )
+        remove = (*self._foreign(), *event.drop_request_headers)
+        if remove:
+            names = {name for name, _ in ours}
+            remove = tuple([name for name in remove if name not in names])
+        mutation = Mutation(ours, remove, True, contract.routing_metadata(event.decision))
         self._release(mutation, event.body, None, now)
 
     def undecidable(self, event: Undecidable, now: float) -> None:
@@ -258,9 +258,9 @@ class RequestSide:
         self._x.out.append(HeadersReply(Side.REQUEST, mutation))
 
     def flow(self, event: RequestBody, now: float) -> None:
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         if self.api is not None:
-            if self.bytes > self._x.limits.max_body_bytes:
+            if self.body_bytes > self._x.limits.max_body_bytes:
                 self._refuse(_too_large(self._x.limits.max_body_bytes), now)
                 return
             if self._guard is not None:

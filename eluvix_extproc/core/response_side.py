@@ -14,6 +14,7 @@ from eluvix_extproc.core.actions import (
 )
 from eluvix_extproc.core.answer import Answer, OpaqueAnswer, answer_of
 from eluvix_extproc.core.events import DeadlinePassed, ResponseBody, ResponseHeaders, ResponseTrailers
+from eluvix_extproc.core.prompt import GENERATING
 from eluvix_extproc.core.record import Outcome, Source
 from eluvix_extproc.core.request_side import RequestSide
 from eluvix_extproc.core.sides import EXTEND_AFTER_S, METADATA, R, S, Shared
@@ -22,19 +23,20 @@ from eluvix_extproc.core.sides import EXTEND_AFTER_S, METADATA, R, S, Shared
 class ResponseSide:
     """Public attributes are facts for the record; `head` are the response's headers as Envoy told them."""
 
+    state = S.IDLE
+    head: ResponseHeaders | None = None
+    status: int | None = None
+    answer: Answer = OpaqueAnswer()     # of which nothing is learned, so that one serves all
+    body_bytes = 0
+    ended_at: float | None = None
+    watched: int | None = None     # chunks since the stream was admitted to be watched
+    _timing = contract.Timing()
+
     def __init__(self, shared: Shared, duplex: bool, request: RequestSide) -> None:
         self._x = shared
         self._duplex = duplex
         self._request = request
-        self.state = S.IDLE
-        self.head: ResponseHeaders | None = None
-        self.status: int | None = None
-        self.answer: Answer = OpaqueAnswer()
-        self.bytes = 0
-        self.ended_at: float | None = None
-        self.watched: int | None = None     # chunks since the stream was admitted to be watched
         self._held: list[bytes] = []        # body messages not answered yet
-        self._timing = contract.Timing()
 
     def _respond(self, event: ResponseHeaders, now: float) -> bool:
         """Note the response's headers. True when its answer is worth reading."""
@@ -44,7 +46,7 @@ class ResponseSide:
         self.status = int(status) if status.isdigit() else None
         if event.end_of_stream or self._request.api is None or self.status is None or not 200 <= self.status < 300:
             return False
-        self.answer = answer_of(event.headers)
+        self.answer = answer_of(event.headers, self._request.api)
         return True
 
     def respond_held(self, event: ResponseHeaders, now: float) -> None:
@@ -100,7 +102,7 @@ class ResponseSide:
                 self._x.finish(self.ended_outcome() if failed or self._request.api is None else Outcome.LEFT)
 
     def await_token(self, event: ResponseBody, now: float) -> None:
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         self._held.append(event.body)
         self.answer.feed(event.body, event.end_of_stream, now)
         end = event.end_of_stream or self._ends_early()
@@ -109,7 +111,7 @@ class ResponseSide:
 
     def await_whole(self, event: ResponseBody, now: float) -> None:
         """BUFFERED: the whole answer is here; a stream's own pace is lost, so only its usage counts."""
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         self.answer.feed(event.body, True, now)
         self.answer.first_token_at = None
         self._x.out.append(BodyReply(Side.RESPONSE, None, self._facts_mutation(now, last=True, end=True)))
@@ -166,7 +168,7 @@ class ResponseSide:
         self._answer_now(False, now)
 
     def watch(self, event: ResponseBody, now: float) -> None:
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         if self.watched is not None:
             self.watched += 1
         self.answer.feed(event.body, event.end_of_stream, now)
@@ -174,7 +176,7 @@ class ResponseSide:
         self._forward(event, end, Mutation(metadata=self._metadata()) if end else NO_MUTATION, now)
 
     def pass_on(self, event: ResponseBody, now: float) -> None:
-        self.bytes += len(event.body)
+        self.body_bytes += len(event.body)
         self.state = S.PASSED
         self._forward(event, event.end_of_stream, NO_MUTATION, now)
 
@@ -229,6 +231,8 @@ class ResponseSide:
 
     def _time(self, now: float) -> contract.Timing:
         answer = self.answer
+        if self._request.api not in GENERATING:
+            return contract.Timing()
         worker = self.worker()
         mean = self._x.around.itl_s(worker) if worker else None
         itl, itl_source = self.own_itl(), Source.MEASURED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Protocol
 
@@ -63,20 +63,24 @@ class S(IntEnum):
     ENDED = auto()
 
 
-@dataclass(slots=True)
 class Shared:
     """The actions of the event at hand, and what neither side owns alone.
 
-    `may_leave`: the stream may end at any time, since Envoy keeps every body (neither side is FULL_DUPLEX).
+    `may_leave`: the stream may end at any time, since Envoy keeps every body (neither side is FULL_DUPLEX). Defaults
+    are the class's own, here and in both sides: an exchange sets what it needs and pays for no more.
     """
 
-    limits: Limits
-    header_settings: HeaderSettings
-    around: Surroundings
-    may_leave: bool
-    out: list[Action] = field(default_factory=list)
     outcome: Outcome | None = None
-    deadline: bool = False    # whether one stands
+    deadline = False    # whether one stands
+
+    def __init__(
+        self, limits: Limits, header_settings: HeaderSettings, around: Surroundings, may_leave: bool
+    ) -> None:
+        self.limits = limits
+        self.header_settings = header_settings
+        self.around = around
+        self.may_leave = may_leave
+        self.out: list[Action] = []
 
     def set_deadline(self, at: float) -> None:
         self.deadline = True

@@ -1,84 +1,84 @@
-"""Geometries of published models by name, from the config.json that each was published with.
+"""Published models by name: what they keep of a sequence, and what a token multiplies with.
 
-Names are the published ones in lower case with dashes, without the vendor. A model that is not here is read from its
-own config.json with `geometry.from_config`.
+Names are the published ones in lower case with dashes, without the vendor; `models.yaml` has each one's config.json as
+far as it matters here. A model that is not there is read from its own config.json.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
 
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.physics.geometry import Geometry, from_config
 from eluvix_extproc.physics.layers import Attention, Latent, State
+from eluvix_extproc.physics.weights import Weights
+from eluvix_extproc.physics.weights import from_config as weights_from_config
+
+T = TypeVar("T")
 
 _FLOAT32 = 4
-_ONE_MTP = ("1 multi-token-prediction layer is left out of the count",)
 
 
-def _gqa(layers: int, kv_heads: int, head_dim: int = 128) -> Geometry:
-    return Geometry(((layers, Attention(kv_heads, head_dim, head_dim)),))
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`weights` is None where only what it keeps of a sequence is known."""
 
-
-def _windowed(full: int, windowed: int, window: int, kv_heads: int, head_dim: int) -> Geometry:
-    layer, capped = Attention(kv_heads, head_dim, head_dim), Attention(kv_heads, head_dim, head_dim, window)
-    return Geometry(((windowed, capped), (full, layer)))
-
-
-def _mla(notes: tuple[str, ...] = (), index_dim: int = 0) -> Geometry:
-    return Geometry(((61, Latent(512, 64, index_dim)),), notes)
+    name: str
+    geometry: Geometry
+    weights: Weights | None
 
 
 def _state(heads: int, key_dim: int, value_dim: int) -> State:
     return State(heads * key_dim * value_dim * _FLOAT32)
 
 
-_MODELS: dict[str, Geometry] = {
-    "deepseek-r1": _mla(_ONE_MTP),
-    "deepseek-v3": _mla(_ONE_MTP),
-    "deepseek-v3.2": _mla(_ONE_MTP, index_dim=128),
-    "gemma-3-4b": _windowed(5, 29, 1024, 4, 256),
-    "gpt-oss-120b": _windowed(18, 18, 128, 8, 64),
-    "gpt-oss-20b": _windowed(12, 12, 128, 8, 64),
-    "kimi-k2": _mla(),
+# Models of whose config.json only the cache's part is known to us.
+_CACHE_ONLY: dict[str, Geometry] = {
     "kimi-k3": Geometry(((69, _state(96, 128, 128)), (24, Latent(512, 64)))),
-    "llama-3.1-405b": _gqa(126, 8),
-    "llama-3.1-70b": _gqa(80, 8),
-    "llama-3.1-8b": _gqa(32, 8),
-    "llama-3.3-70b": _gqa(80, 8),
-    "llama-4-maverick": _windowed(12, 36, 8192, 8, 128),
-    "mimo-v2-flash": Geometry(((9, Attention(4, 192, 128)), (39, Attention(8, 192, 128, 128)))),
-    "minimax-m2.5": _gqa(62, 8),
-    "mixtral-8x7b": _gqa(32, 8),
     "nemotron-3-super-120b": Geometry(((40, _state(128, 64, 128)), (8, Attention(2, 128, 128)))),
-    "qwen3-0.6b": _gqa(28, 8),
-    "qwen3-235b-a22b": _gqa(94, 4),
-    "qwen3-30b-a3b": _gqa(48, 4),
-    "qwen3-32b": _gqa(64, 8),
-    "qwen3-8b": _gqa(36, 8),
-    "qwen3-coder-480b": _gqa(62, 8),
     "qwen3.5-27b": Geometry(((48, _state(48, 128, 128)), (16, Attention(4, 256, 256)))),
     "qwen3.5-397b-a17b": Geometry(((45, _state(64, 128, 128)), (15, Attention(2, 256, 256)))),
 }
 
 
 def names() -> tuple[str, ...]:
-    return tuple(_MODELS)
+    """In alphabetical order."""
+    return tuple(sorted((*_configs(), *_CACHE_ONLY)))
 
 
 def load(name: str) -> Geometry:
     """The geometry of a model of the catalogue. Raises ConfigError that names the nearest for an unknown one."""
-    geometry = _MODELS.get(name)
-    if geometry is None:
-        nearest = difflib.get_close_matches(name.lower(), _MODELS, n=1, cutoff=0)[0]
-        raise ConfigError([f"architecture {name!r} is not in the catalogue; the nearest is {nearest!r}"])
-    return geometry
+    if name in _CACHE_ONLY:
+        return _CACHE_ONLY[name]
+    return from_config(_config(name))
+
+
+def load_model(name: str) -> Model:
+    """A model of the catalogue. Raises as `load`."""
+    if name in _CACHE_ONLY:
+        return Model(name, _CACHE_ONLY[name], None)
+    config = _config(name)
+    return Model(name, from_config(config), weights_from_config(config))
 
 
 def load_file(path: Path) -> Geometry:
     """The geometry that the config.json at `path` describes. Raises ConfigError that names the file."""
+    return _named(path, from_config)
+
+
+def load_model_file(path: Path) -> Model:
+    """The model that the config.json at `path` describes. Raises ConfigError that names the file."""
+    return _named(path, lambda config: Model(path.parent.name, from_config(config), weights_from_config(config)))
+
+
+def _named(path: Path, read: Callable[[dict[str, Any]], T]) -> T:
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as problem:
@@ -86,6 +86,25 @@ def load_file(path: Path) -> Geometry:
     if not isinstance(config, dict):
         raise ConfigError([f"{path}: not a JSON object"])
     try:
-        return from_config(config)
+        return read(config)
     except ConfigError as problem:
         raise ConfigError([f"{path}: {line.removeprefix('config.json: ')}" for line in problem.problems]) from problem
+
+
+def _config(name: str) -> dict[str, Any]:
+    configs = _configs()
+    if name not in configs:
+        nearest = difflib.get_close_matches(name.lower(), names(), n=1, cutoff=0)[0]
+        raise ConfigError([f"architecture {name!r} is not in the catalogue; the nearest is {nearest!r}"])
+    entry = dict(configs[name])
+    like = entry.pop("like", None)
+    return {**_config(like), **entry} if like else entry
+
+
+@cache
+def _configs() -> dict[str, dict[str, Any]]:
+    import yaml
+
+    text = files("eluvix_extproc.physics").joinpath("models.yaml").read_text(encoding="utf-8")
+    configs: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return configs

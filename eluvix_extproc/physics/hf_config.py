@@ -28,7 +28,7 @@ _STATE_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 def read(config: Mapping[str, object]) -> tuple[tuple[tuple[int, Layer], ...], tuple[str, ...]]:
     """(how many, of which kind) for the layers that keep something of a sequence, and notes on what is left out."""
-    c = _language_model(config)
+    c = language_model(config)
     if c.flag("is_encoder_decoder"):
         raise ConfigError(["config.json: an encoder-decoder model keeps cross-attention caches, not modelled"])
     if c.has("compress_ratios"):
@@ -54,11 +54,11 @@ def read(config: Mapping[str, object]) -> tuple[tuple[tuple[int, Layer], ...], t
     return tuple((count, layer) for layer, count in counts.items() if layer != State(0)), tuple(notes)
 
 
-def _language_model(config: Mapping[str, object]) -> Fields:
+def language_model(config: Mapping[str, object]) -> Fields:
     for key in _NESTED:
         nested = config.get(key)
         if isinstance(nested, Mapping):
-            return _language_model(nested)
+            return language_model(nested)
     return Fields({**_DEFAULTS.get(str(config.get("model_type")), {}), **config})
 
 

@@ -23,7 +23,7 @@ _TRUE = frozenset({"1", "true", "t", "on", "y", "yes"})
 
 
 class Request(msgspec.Struct, Generic[V], gc=False):
-    """Members that both request formats have; None is null or absent.
+    """Members that several request formats have; None is null or absent.
 
     V is what a member's value is decoded as: `Any`, or `Raw`, which cannot fail to decode whatever the client put
     there. The members from `kv_transfer_params` on are read only to know that they are there: see `core/reserved.py`.
@@ -35,6 +35,9 @@ class Request(msgspec.Struct, Generic[V], gc=False):
     max_tokens: V = NULL
     n: V = NULL
     cache_salt: V = NULL
+    prompt_cache_key: V = NULL
+    user: V = NULL
+    truncate_prompt_tokens: Raw = ABSENT
     kv_transfer_params: Raw = ABSENT
     ec_transfer_params: Raw = ABSENT
     bootstrap_host: Raw = ABSENT
@@ -99,7 +102,7 @@ class Body(Generic[R]):
         if members.model is not None:
             members.model = decode_value(members.model, "model")
         for name in self._lenient:
-            setattr(members, name, _lenient(getattr(members, name)))
+            setattr(members, name, lenient(getattr(members, name)))
         return members
 
 
@@ -139,11 +142,16 @@ def whole(value: Any) -> int | None:
     return value if type(value) is int and value >= 1 else None
 
 
+def text(value: Any) -> str:
+    """The value where it is a text, else none."""
+    return value if type(value) is str else ""
+
+
 def include_usage(stream_options: Any) -> bool:
     return isinstance(stream_options, dict) and truthy(stream_options.get("include_usage"))
 
 
-def _lenient(raw: Raw | None) -> Any:
+def lenient(raw: Raw | None) -> Any:
     """The value, or None when it cannot be read: for fields whose faults are the engine's to answer."""
     if raw is None:
         return None

@@ -27,9 +27,11 @@ _TEXT_PARTS = {
     "output_text": "text",
     "refusal": "refusal",
     "thinking": "thinking",
+    "tool_reference": "name",
 }
 _PLAIN_ROLES = {role: b'{"role":"%b"}' % role.encode() for role in ("system", "developer", "user", "assistant")}
 _ANY = msgspec.json.Decoder()
+_RAWS = msgspec.json.Decoder(list[Raw])
 
 
 class _Body(fields.Request[V], Generic[V], gc=False):
@@ -37,8 +39,12 @@ class _Body(fields.Request[V], Generic[V], gc=False):
     max_completion_tokens: V = NULL
     add_generation_prompt: V = NULL
     continue_final_message: V = NULL
+    reasoning_effort: V = NULL
     tools: Raw = ABSENT
     chat_template_kwargs: Raw = ABSENT
+    chat_template: Raw = ABSENT
+    documents: Raw = ABSENT
+    add_special_tokens: Raw = ABSENT
 
 
 _BODY = fields.Body(_Body[Any], _Body[Raw])
@@ -65,14 +71,61 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         (),
         fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
         tools_raw,
-        fields.present(members.chat_template_kwargs),
+        fields.present(members.chat_template_kwargs)
+        if members.reasoning_effort is None and members.documents is ABSENT
+        else template_kwargs(members.chat_template_kwargs, members.reasoning_effort, members.documents),
         opened is None or fields.truthy(opened),
         members.continue_final_message is not None and fields.truthy(members.continue_final_message),
-        members.cache_salt if type(members.cache_salt) is str else "",
+        "" if members.cache_salt is None else fields.text(members.cache_salt),
         members.stream_options is not None and fields.include_usage(members.stream_options),
         fields.whole(members.max_completion_tokens) or fields.whole(members.max_tokens),
         1 if members.n is None else fields.whole(members.n) or 1,
         members.may_hold_reserved(),
+        True,
+        _rendered_otherwise(members),
+        "" if members.prompt_cache_key is None else fields.text(members.prompt_cache_key),
+        "" if members.user is None else fields.text(members.user),
+    )
+
+
+def conversation(raw: bytes, param: str, complete: bool) -> tuple[Message, ...]:
+    """The messages of another member, `param`, that holds a conversation. Raises MalformedBody."""
+    try:
+        return _messages(_RAWS.decode(raw), complete)
+    except msgspec.MsgspecError:
+        raise MalformedBody(f"Invalid type for '{param}': expected an array of messages.", param) from None
+
+
+def template_kwargs(given: Raw, reasoning_effort: Any, documents: Raw = ABSENT) -> bytes:
+    """`chat_template_kwargs` with what engines add to them from other members, as JSON.
+
+    As vLLM does (ChatCompletionRequest.build_chat_params): an effort also switches thinking on or off, where the
+    client did not say so itself.
+    """
+    kwargs: Any = fields.lenient(given) if given is not ABSENT else {}
+    if not isinstance(kwargs, dict):
+        return fields.present(given)
+    if reasoning_effort not in (None, "auto"):
+        kwargs.setdefault("enable_thinking", reasoning_effort != "none")
+        kwargs["reasoning_effort"] = reasoning_effort
+    if (listed := fields.lenient(documents) if documents is not ABSENT else None) is not None:
+        kwargs["documents"] = listed
+    return fields.canonical(kwargs, "chat_template_kwargs") if kwargs else b""
+
+
+def _rendered_otherwise(members: _Body[Any]) -> bool:
+    """Whether the engine is asked for something that we do not follow: a template in the request, a cut prompt,
+    special tokens twice."""
+    if (
+        members.chat_template is ABSENT
+        and members.truncate_prompt_tokens is ABSENT
+        and members.add_special_tokens is ABSENT
+    ):
+        return False
+    return bool(
+        fields.present(members.chat_template)
+        or fields.present(members.truncate_prompt_tokens)
+        or fields.present(members.add_special_tokens) not in (b"", b"false")
     )
 
 
@@ -89,7 +142,7 @@ def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
                     canonical = _joined(content.encode(), _PLAIN_ROLES[role], b"s")
                     messages.append(Message(role, canonical, content, bytes(raw)))
                     continue
-            messages.append(_message(value, bytes(raw), complete))
+            messages.append(read_message(value, bytes(raw), complete))
     except MalformedBody as error:
         where = f"messages[{len(messages)}]{error.param or ''}"
         raise MalformedBody(f"Invalid value for '{where}': {error.message}", where) from None
@@ -102,8 +155,8 @@ def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _message(value: Any, raw: bytes, complete: bool) -> Message:
-    """A message of any kind."""
+def read_message(value: Any, raw: bytes, complete: bool = True) -> Message:
+    """A message of any kind. Raises MalformedBody."""
     if type(value) is not dict:
         raise MalformedBody("expected an object.")
     role = value.get("role")
@@ -112,13 +165,7 @@ def _message(value: Any, raw: bytes, complete: bool) -> Message:
         if complete:
             raise MalformedBody("expected a string.", ".role")
         role = ""    # cut off
-    rest = fields.canonical({k: v for k, v in value.items() if v is not None and k != "content"}, "messages")
-    if content is None:
-        canonical = _joined(b"", rest, b"n")
-    elif type(content) is str:
-        canonical = _joined(content.encode(), rest, b"s")
-    else:
-        canonical = _joined(fields.canonical(content, "messages"), rest, b"j")
+    canonical = canonical_message(content, {k: v for k, v in value.items() if v is not None and k != "content"})
     texts: list[str] = []
     media = _read_content(content, texts)
     for name in ("reasoning", "reasoning_content"):
@@ -129,6 +176,16 @@ def _message(value: Any, raw: bytes, complete: bool) -> Message:
         texts.append(value["name"])
     _read_calls(value.get("tool_calls"), texts)
     return Message(role, canonical, "\n".join(texts), raw, media)
+
+
+def canonical_message(content: Any, rest: dict[str, Any]) -> bytes:
+    """What is hashed of a message with this content and these other members."""
+    members = fields.canonical(rest, "messages")
+    if content is None:
+        return _joined(b"", members, b"n")
+    if type(content) is str:
+        return _joined(content.encode(), members, b"s")
+    return _joined(fields.canonical(content, "messages"), members, b"j")
 
 
 def _joined(content: bytes, rest: bytes, kind: bytes) -> bytes:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic
+from typing import Any, Generic
 
-import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from eluvix_extproc.core.prompt import Api, Prompt
 from eluvix_extproc.errors import MalformedBody
 from eluvix_extproc.prompt import fields
-from eluvix_extproc.prompt.fields import ABSENT, V
+from eluvix_extproc.prompt.fields import ABSENT, NULL, V
 from eluvix_extproc.prompt.head import readable
-
-_TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
-_IDS = msgspec.json.Decoder(tuple[_TokenId, ...])
-_SEQUENCES = msgspec.json.Decoder(tuple[tuple[_TokenId, ...], ...])
-_TEXTS = msgspec.json.Decoder(tuple[str, ...])
-_WHITESPACE = b" \t\r\n"
+from eluvix_extproc.prompt.sequences import sequences
 
 
 class _Body(fields.Request[V], Generic[V], gc=False):
     prompt: Raw = ABSENT
     prompt_embeds: Raw = ABSENT
+    add_special_tokens: V = NULL
 
 
 _BODY = fields.Body(_Body[Any], _Body[Raw])
@@ -34,7 +29,7 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     raw = fields.present(members.prompt)
     if not raw and complete and not fields.present(members.prompt_embeds):
         raise MalformedBody("Missing required parameter: 'prompt'.", "prompt")
-    texts, token_ids = _sequences(raw, complete) if raw else ((), ())
+    texts, token_ids = sequences(raw, complete, "prompt") if raw else ((), ())
     return Prompt(
         api=Api.OPENAI_COMPLETIONS,
         model=members.model or "",
@@ -44,32 +39,13 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         complete=complete,
         texts=texts,
         token_ids=token_ids,
-        salt=members.cache_salt if type(members.cache_salt) is str else "",
+        salt=fields.text(members.cache_salt),
         include_usage=fields.include_usage(members.stream_options),
         max_tokens=fields.whole(members.max_tokens),
         samples=fields.whole(members.n) or 1,
         reserved=members.may_hold_reserved(),
+        add_special_tokens=members.add_special_tokens is None or fields.truthy(members.add_special_tokens),
+        elsewhere=bool(fields.present(members.prompt_embeds) or fields.present(members.truncate_prompt_tokens)),
+        cache_key=fields.text(members.prompt_cache_key),
+        user=fields.text(members.user),
     )
-
-
-def _sequences(raw: bytes, complete: bool) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    if raw.startswith(b'"'):
-        return (fields.decode_value(raw, "prompt"),), ()
-    # The first element tells which kind of list it is; a list of mixed kinds is refused by that kind's decoder.
-    first = raw[1:65].lstrip(_WHITESPACE)[:1] or raw[1:].lstrip(_WHITESPACE)[:1]
-    try:
-        if not raw.startswith(b"["):
-            raise MalformedBody("Invalid type for 'prompt': expected a string or an array.", "prompt")
-        if first == b"]":
-            if complete:
-                raise MalformedBody("'prompt' is empty.", "prompt")
-            return (), ()
-        if first == b'"':
-            return _TEXTS.decode(raw), ()
-        if first == b"[":
-            return (), _SEQUENCES.decode(raw)
-        return (), (_IDS.decode(raw),)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise MalformedBody(f"Invalid value for 'prompt': {error}.", "prompt") from None
-    except RecursionError:
-        raise MalformedBody("'prompt' is nested too deeply.", "prompt") from None

@@ -42,7 +42,7 @@ _READ = (
     "x-prefiller-host-port",
     "x-data-parallel-rank",
 )
-"""Headers of requests and answers that the sidecar looks at, besides its own."""
+"""Headers of requests and answers that the sidecar looks at, besides its own and those of `affinity`."""
 
 
 def ext_proc_filter(plan: Plan, cluster: str = SIDECAR_CLUSTER) -> Tree:
@@ -52,6 +52,7 @@ def ext_proc_filter(plan: Plan, cluster: str = SIDECAR_CLUSTER) -> Tree:
 
 def ext_proc_config(plan: Plan, cluster: str) -> Tree:
     request_body, response_body = _BODY_MODES[plan.profile]
+    read = dict.fromkeys((*_READ, *plan.settings.affinity.session_headers))
     fields: dict[str, Tree] = {
         "grpc_service": _grpc_service(cluster),
         "failure_mode_allow": note(_FAILURE[plan.profile], True),
@@ -68,7 +69,7 @@ def ext_proc_config(plan: Plan, cluster: str) -> Tree:
         **_waiting(plan),
         "forward_rules": note(
             "what the sidecar reads; credentials and cookies never leave Envoy, and shorter messages cost less",
-            {"allowed_headers": {"patterns": [*({"exact": name} for name in _READ), {"prefix": "x-eluvix-"}]}},
+            {"allowed_headers": {"patterns": [*({"exact": name} for name in read), {"prefix": "x-eluvix-"}]}},
         ),
         "request_attributes": note("HTTP/2 clients may send trailers behind any body", ["request.protocol"]),
         "response_attributes": note(

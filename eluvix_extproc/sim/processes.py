@@ -28,6 +28,8 @@ START_S = 30.0
 _STOP_S = 5.0
 _POLL_S = 0.02
 
+_given: set[int] = set()    # ports that free_port() has given
+
 
 class EnvoyMissing(RuntimeError):
     """There is no Envoy to run; the message says how to get one."""
@@ -56,16 +58,22 @@ def envoy_binary() -> Path:
 
 
 def free_port() -> int:
-    """A port that nothing listens on, below the ephemeral range so that no outgoing connection takes it."""
+    """A port that nothing listens on, below the ephemeral range so that no outgoing connection takes it.
+
+    None is given twice: what it was given for may be long in starting to listen.
+    """
     rng = random.Random(f"{os.getpid()}-{time.monotonic_ns()}")
     for _ in range(200):
         port = rng.randrange(12_000, 32_000)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        _given.add(port)
+        return port
     raise RuntimeError("no free port")
 
 
@@ -91,6 +99,7 @@ class Process:
     """A child process with its output in a file. A subclass says its `command()` and when it is `ready()`."""
 
     name = "process"
+    start_s = START_S
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix=f"eluvix-{self.name}-")
@@ -104,12 +113,18 @@ class Process:
     def ready(self) -> bool:
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str] | None:
+        """Its variables; None for ours."""
+        return None
+
     def start(self) -> Self:
         """Raises NotReady with the end of the log, and leaves nothing running."""
         with self._log.open("ab") as log:
-            self._child = subprocess.Popen(self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._child = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment()
+            )
         try:
-            wait_until(lambda: self.exited() or self.ready(), f"{self.name} to be ready")
+            wait_until(lambda: self.exited() or self.ready(), f"{self.name} to be ready", self.start_s)
             if self.exited():
                 raise NotReady(f"{self.name} ended at once")
         except BaseException as error:

@@ -8,6 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from eluvix_extproc.core.memo import Memo
 from eluvix_extproc.core.prompt import Prompt, TokenCount
 from eluvix_extproc.tokens.boundaries import per_message, turn_ends
 from eluvix_extproc.tokens.conversation import template_kwargs, template_message, template_tools
@@ -16,10 +19,9 @@ from eluvix_extproc.tokens.counter import ESTIMATE, EXACT, attempt, count_given_
 from eluvix_extproc.tokens.cuts import sure_cuts
 from eluvix_extproc.tokens.encoder import Encoder, load
 from eluvix_extproc.tokens.estimate import Estimate
-from eluvix_extproc.tokens.memo import Memo
 from eluvix_extproc.tokens.pieces import Encoded, PieceEncoder
 from eluvix_extproc.tokens.templates import Templates, load_templates
-from eluvix_extproc.tokens.turns import Turn, Turns
+from eluvix_extproc.tokens.turns import Turn, Turns, weight
 
 # How much text is encoded to learn a prompt's own bytes per token, where it cannot be counted whole.
 _SAMPLE_CHARS = 16_384
@@ -78,9 +80,10 @@ class ExactCounter:
         if prompt.texts:
             fresh = sum(len(text) * _slowdown(text) for text in prompt.texts)
             return _SECONDS_PER_COUNT + fresh * per_byte
-        known = self._turns.known(self._keys(prompt))
-        known_bytes = sum(len(message.raw) for message in prompt.messages[:known])
-        fresh = sum(len(message.raw) * _slowdown(message.text) for message in prompt.messages[known:])
+        turn = self._known(prompt)
+        known = len(turn.messages) if turn else 0
+        fresh = sum([len(message.raw) * _slowdown(message.text) for message in prompt.messages[known:]])
+        known_bytes = len(turn.text) if turn else 0
         tools = len(prompt.tools_raw) * (_SECONDS_PER_FRESH_BYTE if known else per_byte)
         return (
             _SECONDS_PER_COUNT
@@ -96,7 +99,8 @@ class ExactCounter:
         if prompt.complete:
             counted = attempt(self._count_whole, prompt)
             if counted is not None:
-                return counted
+                # What is not in the body was not counted, and no one knows what ids it has.
+                return msgspec.structs.replace(counted, exact=False, ids=b"") if prompt.elsewhere else counted
         return attempt(self._estimate, prompt) or Estimate().count(prompt)
 
     def _count_whole(self, prompt: Prompt) -> TokenCount | None:
@@ -105,24 +109,27 @@ class ExactCounter:
         return self._count_chat(prompt, self._templates) if self._templates else None
 
     def _count_texts(self, prompt: Prompt) -> TokenCount:
-        prefix, suffix = self._encoder.prefix, self._encoder.suffix
+        around = (self._encoder.prefix, self._encoder.suffix) if prompt.add_special_tokens else (b"", b"")
+        prefix, suffix = around
         encoded = [prefix + self._pieces.encode(text).ids + suffix for text in prompt.texts]
         total = sum(map(len, encoded)) // 4
         return TokenCount(total=total, exact=True, ids=encoded[0] if len(encoded) == 1 else b"")
 
     def _count_chat(self, prompt: Prompt, templates: Templates) -> TokenCount:
-        template = templates.choose(prompt)
-        keys = self._keys(prompt)
-        known = self._turns.longest(keys)
+        tools = template_tools(prompt.tools_raw)
+        kwargs = template_kwargs(prompt.template_kwargs)
+        template = templates.choose(tools)
+        keys, kind = self._turns.keys(prompt.messages), self._turns.kind(template.content_format)
+        known = self._turns.longest(keys, kind) if self._remembers else None
         messages = known.messages if known else ()
-        fresh = prompt.messages[len(messages) :]
-        messages += tuple(template_message(message.raw, template.content_format) for message in fresh)
+        fresh = [template_message(message.raw, template.content_format) for message in prompt.messages[len(messages) :]]
+        messages += tuple(fresh)
         text = template.render(
             messages,
-            tools=template_tools(prompt.tools_raw),
+            tools=tools,
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
-            kwargs=template_kwargs(prompt.template_kwargs),
+            kwargs=kwargs,
             size_hint=prompt.read_bytes,
         )
         if known is not None and text.startswith(known.text):
@@ -131,18 +138,20 @@ class ExactCounter:
         else:
             encoded = self._pieces.encode(text)
             ends = turn_ends(messages, text, encoded.cut_starts)
-        if self._remembers and encoded.clean_end and (known is None or len(known.messages) < len(messages)):
-            self._turns.keep(keys, _turn(messages, text, encoded, ends), known)
+        if self._remembers and encoded.clean_end and fresh:
+            size = weight(fresh) + (known.messages_bytes if known else 0)
+            self._turns.keep(keys, kind, _turn(messages, size, text, encoded, ends), known)
         total = len(encoded.ids) // 4
         boundaries = per_message(ends, encoded, total) if ends is not None else ()
         if any(message.media for message in prompt.messages):
             return _with_media(prompt, total, boundaries)
         return TokenCount(total=total, exact=True, per_message=boundaries, ids=encoded.ids)
 
-    def _keys(self, prompt: Prompt) -> list[int]:
+    def _known(self, prompt: Prompt) -> Turn | None:
         if self._templates is None:
-            return []
-        return self._turns.keys(prompt.messages, self._templates.choose(prompt).content_format)
+            return None
+        template = self._templates.choose(prompt.tools_raw or None)
+        return self._turns.longest(self._turns.keys(prompt.messages), self._turns.kind(template.content_format))
 
     def _estimate(self, prompt: Prompt) -> TokenCount:
         """With the bytes per token that the tokenizer shows on a sample of this very prompt."""
@@ -166,10 +175,11 @@ def _with_media(prompt: Prompt, tokens: int, boundaries: tuple[int, ...]) -> Tok
 
 
 def _turn(
-    messages: tuple[dict[str, Any], ...], text: str, encoded: Encoded, ends: tuple[int, ...] | None
+    messages: tuple[dict[str, Any], ...], size: int, text: str, encoded: Encoded, ends: tuple[int, ...] | None
 ) -> Turn:
     return Turn(
         messages,
+        size,
         text[: encoded.clean_end],
         encoded.ids[: encoded.clean_ids],
         encoded.cut_starts,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import xxhash
 
+from eluvix_extproc.core.memo import Memo
 from eluvix_extproc.tokens.counter import pack_ids
 from eluvix_extproc.tokens.encoder import Encode
-from eluvix_extproc.tokens.memo import Memo
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from eluvix_extproc.tokens.content_format import ContentFormat, detect
+from eluvix_extproc.tokens.conversation import without_developers
 
 Conversation = Sequence[Mapping[str, Any]]
 
@@ -58,6 +59,7 @@ class ChatTemplate:
         environment.globals.pop("lipsum", None)
         self.content_format: ContentFormat = detect(environment.parse(source))
         self._template = environment.from_string(source)
+        self.knows_developer = '"developer"' in source or "'developer'" in source
         self._specials = dict(specials)
 
     def render(
@@ -74,16 +76,20 @@ class ChatTemplate:
 
         Raises TemplateFailed whatever goes wrong.
         """
+        if not self.knows_developer and any(message["role"] == "developer" for message in messages):
+            messages = without_developers(messages)
+        final_text = ""
         if continue_final_message:
             if add_generation_prompt:
                 raise TemplateFailed("continue_final_message excludes add_generation_prompt")
-            messages = _tag_final_text(messages)
+            messages, final_text = _tag_final_text(messages)
+        kwargs = kwargs or {}
         variables = {
             **self._specials,
             "documents": None,
-            **{name: value for name, value in (kwargs or {}).items() if name not in _RESERVED},
+            **{name: value for name, value in kwargs.items() if name not in _RESERVED},
             "messages": list(messages),
-            "tools": tools,
+            "tools": kwargs.get("tools") or tools,
             "add_generation_prompt": add_generation_prompt,
             "range": _RangeBudget(),
         }
@@ -92,7 +98,7 @@ class ChatTemplate:
             rendered = self._generate(variables, limit)
         except Exception as error:  # templates raise anything: TypeError, KeyError, RecursionError …
             raise TemplateFailed(str(error)) from error
-        return _cut_at_tag(rendered) if continue_final_message else rendered
+        return _cut_at_tag(rendered, final_text) if continue_final_message else rendered
 
     def _generate(self, variables: Mapping[str, Any], limit: int) -> str:
         pieces: list[str] = []
@@ -151,35 +157,35 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """jinja2's own would escape HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _tag_final_text(messages: Conversation) -> Conversation:
+def _tag_final_text(messages: Conversation) -> tuple[Conversation, str]:
+    """The messages with the tag behind the text that is to be continued, and that text."""
     if not messages:
         raise TemplateFailed("there is no final message to continue")
     final = dict(messages[-1])
     content = final.get("content")
     if isinstance(content, str):
         final["content"] = content + _CONTINUE_TAG
-        return [*messages[:-1], final]
+        return [*messages[:-1], final], content
     parts = [dict(part) for part in content or ()]
     for part in reversed(parts):
         if "text" in part:
-            part["text"] += _CONTINUE_TAG
+            text: str = part["text"]
+            part["text"] = text + _CONTINUE_TAG
             final["content"] = parts
-            return [*messages[:-1], final]
+            return [*messages[:-1], final], text
     raise TemplateFailed("the final message has no text to continue")
 
 
-def _cut_at_tag(rendered: str) -> str:
+def _cut_at_tag(rendered: str, final_text: str) -> str:
     """A template that trims content has trimmed the tag's own space with it, so the text before it is trimmed too."""
     at = rendered.rfind(_CONTINUE_TAG.strip())
-    if at < 0:
+    if at < 0 or final_text.strip() not in rendered:
         raise TemplateFailed("the template changed the final message")
     return rendered[:at] if rendered.startswith(_CONTINUE_TAG, at) else rendered[:at].rstrip()

@@ -11,7 +11,6 @@ from typing import Any
 
 import jinja2
 
-from eluvix_extproc.core.prompt import Prompt
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.tokens.conversation import template_message
 from eluvix_extproc.tokens.template import ChatTemplate, TemplateFailed
@@ -24,8 +23,8 @@ class Templates:
     default: ChatTemplate
     with_tools: ChatTemplate
 
-    def choose(self, prompt: Prompt) -> ChatTemplate:
-        return self.with_tools if prompt.tools_raw not in (b"", b"null") else self.default
+    def choose(self, tools: object | None) -> ChatTemplate:
+        return self.default if tools is None else self.with_tools
 
     def probe(self) -> str:
         """What both write around a few turns."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import xxhash
 
+from eluvix_extproc.core.memo import Memo
 from eluvix_extproc.core.prompt import Prompt, TokenCount
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.tokens.counter import ESTIMATE, attempt, count_given_ids, pack_ids
 from eluvix_extproc.tokens.estimate import MEDIA_TOKENS, Estimate
-from eluvix_extproc.tokens.memo import Memo
 
 # OpenAI's cookbook, "How to count tokens with tiktoken": every message, and the primed answer.
 TOKENS_PER_MESSAGE = 3

@@ -6,8 +6,9 @@ protos/external_processor.proto; what Envoy does with them was observed and is n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +38,8 @@ from eluvix_extproc.wire import errors, protobuf
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 from eluvix_extproc.wire.pb.base_pb2 import HeaderMap
 
+V = TypeVar("V")
+
 ATTRIBUTES = "envoy.filters.http.ext_proc"
 _SERVED = "x-gateway-destination-endpoint-served"
 _BODIES: dict[bytes, type[RequestBody] | type[ResponseBody]] = {b"\x22": RequestBody, b"\x2a": ResponseBody}
@@ -60,20 +63,33 @@ class Opening:
 
 def decode_first(message: bytes) -> tuple[Opening, Event]:
     """The stream's modes and its first event. Raises RemoteProtocolError."""
+    if message[:1] == b"\x12" and (read := protobuf.read_headers(message)) is not None:
+        headers, end, rest = read
+        if (known := _OPENINGS.get(rest) or _keep(_OPENINGS, rest, _read_opening)) is not None:
+            return known[0], RequestHeaders(headers, end, known[1])
     request = _parse(message)
+    return _opening(request), _event(request)
+
+
+def _opening(request: pb.ProcessingRequest) -> Opening:
     config = request.protocol_config
     early = config.send_body_without_waiting_for_header_response
-    opening = Opening(
+    return Opening(
         _mode(config.request_body_mode, early), _mode(config.response_body_mode, early), request.observability_mode
     )
-    return opening, _event(request)
 
 
 def decode(message: bytes) -> Event:
     """The event of a later message. Raises RemoteProtocolError."""
-    kind = _BODIES.get(message[:1])
-    if kind is not None and (body := protobuf.read_body(message)) is not None:
-        return kind(*body)
+    tag = message[:1]
+    kind = _BODIES.get(tag)
+    if kind is not None:
+        if (body := protobuf.read_body(message)) is not None:
+            return kind(*body)
+    elif tag == b"\x1a" and (read := protobuf.read_headers(message)) is not None:
+        headers, end, rest = read
+        if (served := _SERVED_BY.get(rest) or _keep(_SERVED_BY, rest, _served)) is not None:
+            return ResponseHeaders(headers, end, *served)
     return _event(_parse(message))
 
 
@@ -107,12 +123,11 @@ def _event(request: pb.ProcessingRequest) -> Event:
     if kind == "request_body":
         return RequestBody(request.request_body.body, request.request_body.end_of_stream)
     if kind == "request_headers":
-        http1 = True
-        if request.attributes:
-            http1 = request.attributes[ATTRIBUTES].fields["request.protocol"].string_value in _HTTP1
-        return RequestHeaders(_headers(request.request_headers.headers), request.request_headers.end_of_stream, http1)
+        headers = request.request_headers
+        return RequestHeaders(_headers(headers.headers), headers.end_of_stream, _is_http1(request))
     if kind == "response_headers":
-        return _response_headers(request)
+        headers = request.response_headers
+        return ResponseHeaders(_headers(headers.headers), headers.end_of_stream, *_served(request))
     if kind == "request_trailers":
         return RequestTrailers()
     if kind == "response_trailers":
@@ -135,7 +150,13 @@ def _joined(headers: HeaderMap) -> dict[str, str]:
     return found
 
 
-def _response_headers(request: pb.ProcessingRequest) -> ResponseHeaders:
+def _is_http1(request: pb.ProcessingRequest) -> bool:
+    if not request.attributes:
+        return True
+    return request.attributes[ATTRIBUTES].fields["request.protocol"].string_value in _HTTP1
+
+
+def _served(request: pb.ProcessingRequest) -> _Served:
     worker = cluster = attempts = None
     if request.attributes:
         # What is absent reads as empty, and is so added to a message that is thrown away.
@@ -147,8 +168,33 @@ def _response_headers(request: pb.ProcessingRequest) -> ResponseHeaders:
         served = request.metadata_context.filter_metadata["envoy.lb"].fields
         if _SERVED in served:
             worker = served[_SERVED].string_value or None
-    headers = request.response_headers
-    return ResponseHeaders(_headers(headers.headers), headers.end_of_stream, worker, cluster, attempts)
+    return worker, cluster, attempts
+
+
+# What follows the headers in a message is one of few: the modes of a listener, a worker and its cluster.
+_Served = tuple[str | None, str | None, int | None]
+_OPENINGS: dict[bytes, tuple[Opening, bool]] = {}
+_SERVED_BY: dict[bytes, _Served] = {}
+_KEPT = 1_024
+_LONGEST_KEPT = 1_024
+
+
+def _keep(kept: dict[bytes, V], rest: bytes, read: Callable[[pb.ProcessingRequest], V]) -> V | None:
+    """What `rest` says; None where it holds a kind of its own, which then is the message's. Raises
+    RemoteProtocolError."""
+    request = _parse(rest)
+    if request.WhichOneof("request") is not None:
+        return None
+    value = read(request)
+    if len(rest) <= _LONGEST_KEPT:
+        if len(kept) >= _KEPT:
+            kept.clear()
+        kept[rest] = value
+    return value
+
+
+def _read_opening(request: pb.ProcessingRequest) -> tuple[Opening, bool]:
+    return _opening(request), _is_http1(request)
 
 
 def _encode_headers(reply: HeadersReply) -> bytes:

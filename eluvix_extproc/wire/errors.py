@@ -28,15 +28,24 @@ _STATUS: dict[type[EluvixError], int] = {
 }
 
 
+_ANTHROPIC = (Api.ANTHROPIC_MESSAGES, Api.ANTHROPIC_COUNT_TOKENS)
+_ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+
+
 def answer(error: EluvixError, api: Api | None) -> HttpAnswer:
-    """OpenAI's error object for all APIs of today; `type` says whose fault it is, `code` which kind."""
+    """The API's error object: Anthropic's for its own, OpenAI's for all others."""
     status = _STATUS.get(type(error), 400 if isinstance(error, RequestError) else 503)
     code = error.code if isinstance(error, (RequestError, Unavailable)) else "unavailable"
     message = error.message if isinstance(error, (RequestError, Unavailable)) else "temporarily unavailable"
-    param = error.param if isinstance(error, RequestError) else None
-    kind = "invalid_request_error" if status < 500 else "service_unavailable_error"
-    body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
     if status == 503:
         headers += (("retry-after", "1"),)
-    return HttpAnswer(status, headers, body, f"eluvix_{code}")
+    told: dict[str, object]
+    if api in _ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error")
+        told = {"type": "error", "error": {"type": kind, "message": message}}
+    else:
+        kind = "invalid_request_error" if status < 500 else "service_unavailable_error"
+        param = error.param if isinstance(error, RequestError) else None
+        told = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return HttpAnswer(status, headers, msgspec.json.encode(told), f"eluvix_{code}")

@@ -124,11 +124,6 @@ class FleetKeeper:
             tracked.health.succeeded()
             self._settle(tracked)
 
-    def block_size(self, address: str) -> int | None:
-        """Tokens per KV-cache block as the worker reports it; None is unknown."""
-        tracked = self._tracked.get(address)
-        return tracked.sample.block_size if tracked is not None and tracked.sample is not None else None
-
     async def scrape(self, address: str) -> None:
         """Read one worker's metrics now and take in what it says."""
         tracked = self._tracked[address]
@@ -167,7 +162,7 @@ class FleetKeeper:
         if tracked.decodes and sample.waiting_capacity is not None:
             waiting = sample.waiting_capacity
         own = self._in_flight().get(tracked.worker.address, 0)
-        return Load(now, sample.running, waiting, sample.kv_usage, itl_s, own)
+        return Load(now, sample.running, waiting, sample.kv_usage, itl_s, own, sample.block_size)
 
     def _settle(self, tracked: _Tracked, worker: Worker | None = None) -> None:
         """Put the worker's new state into the snapshot: readiness at once, load soon."""

@@ -29,7 +29,7 @@ FLEET = Fleet(
             Role.DECODE,
             "llm-decode",
             (
-                Worker("10.0.0.1:8000", load=Load(at=90.0, running=3, waiting=0, kv_usage=0.5, itl_s=0.02)),
+                Worker("10.0.0.1:8000", load=Load(90.0, 3, 0, kv_usage=0.5, itl_s=0.02, block_size=32)),
                 Worker("10.0.0.2:8000", ready=False),
             ),
         ),
@@ -119,7 +119,8 @@ async def test_the_fleet_with_load_age_in_flight_and_pace() -> None:
                 "ready": 1, "in_flight": 4, "workers": [
                     {
                         "address": "10.0.0.1:8000", "ready": True, "in_flight": 4, "itl_ms": 21.3,
-                        "load": {"age_s": 10.0, "running": 3, "waiting": 0, "kv_usage": 0.5, "itl_ms": 20.0},
+                        "load": {"age_s": 10.0, "running": 3, "waiting": 0, "kv_usage": 0.5, "itl_ms": 20.0,
+                                 "block_size": 32},
                     },
                     {"address": "10.0.0.2:8000", "ready": False, "in_flight": 0, "itl_ms": None, "load": None},
                 ],

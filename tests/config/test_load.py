@@ -63,7 +63,7 @@ pools:
         ("", "f.yaml:1: pools: is required"),
         ("pools: []", "f.yaml:1: pools: must have at least one element"),
         ("pools: 3", "f.yaml:1: pools: must be a list, not 3"),
-        ("<file>: 1", "f.yaml:1: <file>: unknown key; known here: server, admin, switchyard, headers, timing, models, "
+        ("<file>: 1", "f.yaml:1: <file>: unknown key; known here: server, admin, switchyard, affinity, headers, timing, models, "
          "unknownModel, pools, index, scrape, logging, envoy"),
         (POOLS + "models: [{name: m, architecture: {<file>: 1}}]",
          "f.yaml:3: models[0].architecture.<file>: unknown key; known here: config"),

@@ -16,6 +16,8 @@ from eluvix_extproc.core.answer import (
     WholeAnswer,
     answer_of,
 )
+from eluvix_extproc.core.answers import FORMATS
+from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.core.sse import MAX_EVENT, MAX_LINE, SseSplitter
 
 
@@ -62,13 +64,13 @@ def facts(answer: StreamedAnswer) -> tuple[object, ...]:
         answer.token_events,
         answer.failed,
         answer.first_token_at is not None,
-        usage and (usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details),
+        usage and (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
     )
 
 
 @pytest.mark.parametrize("event", NOT_TOKENS)
 def test_not_a_token(event: bytes) -> None:
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(event + b"\n\n", False, 1.0)
     assert answer.first_token_at is None and answer.token_events == 0 and not answer.settled
 
@@ -76,13 +78,13 @@ def test_not_a_token(event: bytes) -> None:
 @pytest.mark.parametrize("event", TOKENS)
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_a_token(event: bytes, newline: bytes) -> None:
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(event + newline + newline, False, 1.0)
     assert answer.first_token_at == 1.0 and answer.token_events == 1 and answer.settled
 
 
 def test_an_error_event_is_a_failure_and_no_token() -> None:
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(b'data: {"error": {"message": "busy", "code": 503}}\n\ndata: [DONE]\n\n', False, 1.0)
     assert answer.failed and answer.settled and answer.first_token_at is None
 
@@ -90,12 +92,12 @@ def test_an_error_event_is_a_failure_and_no_token() -> None:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_split_at_every_offset(newline: bytes) -> None:
     stream = STREAM.replace(b"\r\n", b"\n").replace(b"\n", newline)
-    whole = StreamedAnswer()
+    whole = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     whole.feed(stream, True, 1.0)
     assert facts(whole)[0] == 3
     first_token_ends = stream.index(newline * 2, stream.index("机器人".encode("unicode_escape"))) + len(newline) * 2
     for offset in range(len(stream) + 1):
-        answer = StreamedAnswer()
+        answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
         answer.feed(stream[:offset], False, 1.0)
         answer.feed(stream[offset:], True, 2.0)
         assert facts(answer) == facts(whole)
@@ -104,7 +106,7 @@ def test_split_at_every_offset(newline: bytes) -> None:
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_any_chunking_gives_the_same_facts(cuts: list[int]) -> None:
-    whole, cut = StreamedAnswer(), StreamedAnswer()
+    whole, cut = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]()), StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     whole.feed(STREAM, True, 1.0)
     borders = [0, *sorted(cuts), len(STREAM)]
     for start, end in pairwise(borders):
@@ -114,7 +116,7 @@ def test_any_chunking_gives_the_same_facts(cuts: list[int]) -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_arbitrary_bytes_never_raise(chunks: list[bytes]) -> None:
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     for chunk in chunks:
         answer.feed(chunk, False, 1.0)
     answer.feed(b"", True, 2.0)
@@ -129,13 +131,13 @@ def test_an_endless_line_costs_bounded_memory_and_is_dropped_whole() -> None:
 
 
 def test_a_last_event_without_its_blank_line_counts() -> None:
-    answer = StreamedAnswer()
+    answer = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(TOKENS[0], True, 3.0)
     assert answer.first_token_at == 3.0
 
 
 def test_a_whole_answer_is_settled_at_its_end() -> None:
-    answer = WholeAnswer()
+    answer = WholeAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(b'{"choices":[],"usage":{"prompt_tok', False, 1.0)
     assert not answer.settled
     answer.feed(b'ens":7,"completion_tokens":9}}', True, 2.0)
@@ -144,12 +146,12 @@ def test_a_whole_answer_is_settled_at_its_end() -> None:
 
 
 def test_an_answer_is_complete_where_its_length_or_its_last_event_says_so() -> None:
-    whole = WholeAnswer(2)
+    whole = WholeAnswer(FORMATS[Api.OPENAI_CHAT](), 2)
     whole.feed(b"{", False, 1.0)
     assert not whole.complete
     whole.feed(b"}", False, 1.0)
     assert whole.complete and whole.settled
-    stream = StreamedAnswer()
+    stream = StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     stream.feed(TOKENS[0] + b"\n\n", False, 1.0)
     assert not stream.complete
     stream.feed(b"data: [DONE]\n\n", False, 1.0)
@@ -157,13 +159,13 @@ def test_an_answer_is_complete_where_its_length_or_its_last_event_says_so() -> N
 
 
 def test_the_first_token_of_a_one_token_answer_is_its_end() -> None:
-    answer = WholeAnswer()
+    answer = WholeAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(b'{"usage":{"completion_tokens":1}}', True, 2.0)
     assert answer.first_token_at == 2.0
 
 
 def test_a_large_whole_answer_is_let_go() -> None:
-    answer = WholeAnswer()
+    answer = WholeAnswer(FORMATS[Api.OPENAI_CHAT]())
     answer.feed(b"{" + b" " * MAX_HELD_ANSWER, False, 1.0)
     assert answer.settled and answer.usage is None
 
@@ -181,7 +183,7 @@ def test_a_large_whole_answer_is_let_go() -> None:
     ],
 )
 def test_the_reader_follows_the_headers(headers: dict[str, str], kind: type) -> None:
-    assert isinstance(answer_of(headers), kind)
+    assert isinstance(answer_of(headers, Api.OPENAI_CHAT), kind)
 
 
 HUGE = "9" * 400
@@ -192,7 +194,7 @@ HUGE = "9" * 400
 def test_a_usage_that_makes_no_sense_is_none(field: str, number: str) -> None:
     value = f'{{"cached_tokens":{number}}}' if field == "prompt_tokens_details" else number
     usage = f'"usage":{{"{field}":{value}}}'
-    whole, stream = WholeAnswer(), StreamedAnswer()
+    whole, stream = WholeAnswer(FORMATS[Api.OPENAI_CHAT]()), StreamedAnswer(FORMATS[Api.OPENAI_CHAT]())
     whole.feed(f'{{"choices":[],{usage}}}'.encode(), True, 1.0)
     stream.feed(f'data: {{"choices":[{{"text":"x"}}],{usage}}}\n\n'.encode(), False, 1.0)
     assert stream.token_events == 1, "the rest of the event counts"

@@ -30,8 +30,9 @@ def _choose(
     tokens: int = 8192,
     affinity: bool = True,
     root: int = 0,
+    hinted: str = "",
 ) -> Decision:
-    facts = Facts(prompt_tokens=tokens, exact=True, prefix_key=key, now=NOW, root_tokens=root)
+    facts = Facts(tokens, exact=True, prefix_key=key, now=NOW, root_tokens=root, hinted=frozenset(hinted))
     return choose(facts, fleet, hits or {}, in_flight or {}, Policy(kv_prefix_affinity=affinity))
 
 
@@ -226,3 +227,38 @@ def test_those_too_busy_to_be_named_do_not_change_who_is() -> None:
             some = choose(facts, _fleet(*workers), hits, {"w0": 2}, Policy(fallback_workers=3))
             assert some.workers == every.workers[:3]
             assert (some.reasons, some.cached_tokens) == (every.reasons, every.cached_tokens)
+
+
+@pytest.mark.parametrize("hint", "abc")
+def test_a_hint_decides_where_nothing_else_does(hint: str) -> None:
+    decision = _choose(THREE, hinted=hint)
+    assert (decision.workers[0], decision.cached_tokens) == (hint, 0)
+    assert "affinity:hint" in decision.reasons
+
+
+def test_a_hint_gives_way_to_a_known_prefix_and_is_next_to_it() -> None:
+    decision = _choose(THREE, {"a": 4096}, hinted="b")
+    assert decision.workers[:2] == ("a", "b") and "affinity:hit=4096" in decision.reasons
+
+
+def test_a_hint_beats_a_short_prefix_that_many_share() -> None:
+    decision = _choose(THREE, {"a": 200}, tokens=300, root=260, hinted="b")
+    assert decision.workers[0] == "b" and "affinity:hint" in decision.reasons
+
+
+def test_a_hint_is_worth_two_requests_of_queueing() -> None:
+    assert _first(THREE, {}, {"a": 2}, hinted="a") == "a"
+    assert _first(THREE, {}, {"a": 3}, hinted="a") != "a"
+
+
+def test_hints_of_absent_workers_and_with_affinity_off_count_for_nothing() -> None:
+    plain = _choose(THREE)
+    assert _choose(THREE, hinted="z") == plain
+    assert _choose(THREE, hinted="c", affinity=False).workers == _choose(THREE, affinity=False).workers
+
+
+def test_the_hinted_worker_is_found_in_a_large_busy_pool() -> None:
+    many = _fleet(*(Worker(f"w{number}") for number in range(40)))
+    busy = {"w7": 1}
+    facts = Facts(8192, True, b"k" * 32, NOW, hinted=frozenset({"w7"}))
+    assert choose(facts, many, {}, busy, Policy()).workers[0] == "w7"

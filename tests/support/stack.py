@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
@@ -25,7 +26,8 @@ class Stack:
     """Two decode workers and a prefill worker behind Envoy in one body mode; `overrides` go into our configuration.
 
     `profile` is hybrid, full-duplex or buffered. Attributes: workers by role, sidecar, envoy, `url`, `port`.
-    `beside` another stack it is a second replica: its own sidecar and Envoy before the other's workers.
+    `beside` another stack it is a second replica: its own sidecar and Envoy before the other's workers. `engines` are
+    processes that run already, to stand where the simulated decode workers would.
     """
 
     def __init__(
@@ -38,14 +40,18 @@ class Stack:
         worker_options: tuple[str, ...] = (),
         edit: Any = None,
         beside: Stack | None = None,
+        engines: Sequence[Any] = (),
     ) -> None:
         self.profile = profile
         options = ("--model", MODEL, "--itl-ms", "5", "--base-ttft-ms", "5", *worker_options)
-        self.decode = beside.decode if beside else [Worker("--role", "decode", *options) for _ in range(decode)]
-        self.prefill = beside.prefill if beside else [Worker("--role", "prefill", *options) for _ in range(prefill)]
+        if engines:
+            self.decode, self.prefill = list(engines), []
+        else:
+            self.decode = beside.decode if beside else [Worker("--role", "decode", *options) for _ in range(decode)]
+            self.prefill = beside.prefill if beside else [Worker("--role", "prefill", *options) for _ in range(prefill)]
         self.port, self._admin_port = free_port(), free_port()
         self._listens = free_port(), free_port()
-        self._beside = beside
+        self._starts_workers = not (beside or engines)
         self._processes = ExitStack()
         config = self._config(overrides or {})
         self.settings: Settings = parse(yaml.safe_dump(config), "test", {})
@@ -80,7 +86,7 @@ class Stack:
         return next(worker for worker in self.workers if worker.address == address)
 
     def __enter__(self) -> Self:
-        mine: list[Process] = [] if self._beside else [*self.workers]
+        mine: list[Process] = [*self.workers] if self._starts_workers else []
         with ExitStack() as stack, ThreadPoolExecutor() as together:
             for process in (*mine, self.sidecar, self.envoy):
                 stack.push(process)
@@ -132,7 +138,11 @@ class Stack:
 
     def exchange(self, mark: str) -> dict[str, Any]:
         """The sidecar's log line of a request that one worker received."""
-        return _line_of(self.sidecar, self._request_id(mark), "message", "exchange")
+        return self.exchange_of(self._request_id(mark))
+
+    def exchange_of(self, request_id: str) -> dict[str, Any]:
+        """The sidecar's log line of the request with that `x-request-id`."""
+        return _line_of(self.sidecar, request_id, "message", "exchange")
 
     def access(self, mark: str) -> dict[str, Any]:
         """Envoy's access log line of a request that one worker received."""

@@ -126,8 +126,24 @@ def test_template_arguments_of_the_request_count(tiny: ExactCounter, oracle: Ora
     assert unpacked(count.ids) != unpacked(tiny.count(chat(*CONVERSATION)).ids)
 
 
-def test_template_arguments_cannot_replace_the_conversation(tiny: ExactCounter) -> None:
-    assert tiny.count(chat(*CONVERSATION, kwargs={"messages": []})) == tiny.count(chat(*CONVERSATION))
+def test_what_is_not_in_the_body_makes_a_count_an_estimate(tiny: ExactCounter) -> None:
+    count, whole = tiny.count(chat(*CONVERSATION, elsewhere=True)), tiny.count(chat(*CONVERSATION))
+    assert (count.total, count.exact, count.ids) == (whole.total, False, b"")
+
+
+def test_a_completion_without_special_tokens_has_none_around_it(tiny: ExactCounter, oracle: Oracle) -> None:
+    assert unpacked(tiny.count(completion("a text", add_special_tokens=False)).ids) == oracle.ids("a text")
+
+
+def test_tools_given_as_a_template_argument_replace_the_requests(tiny: ExactCounter, oracle: Oracle) -> None:
+    count = tiny.count(chat(*CONVERSATION, tools=TOOLS, kwargs={"tools": [{"mine": 1}]}))
+    assert unpacked(count.ids) == oracle.chat_ids(chat(*CONVERSATION), tools=[{"mine": 1}])
+
+
+def test_a_developer_is_the_system_to_a_template_without_one(tiny: ExactCounter, oracle: Oracle) -> None:
+    turns = (message("user", "hi"), message("developer", "be kind"))
+    expected = oracle.chat_ids(chat(message("system", "be kind"), message("user", "hi")))
+    assert unpacked(tiny.count(chat(*turns)).ids) == expected
 
 
 def test_no_opened_turn_without_a_generation_prompt(tiny: ExactCounter, oracle: Oracle) -> None:
@@ -174,10 +190,11 @@ def test_media_make_a_chat_an_estimate_over_its_exact_text(tiny: ExactCounter) -
         chat(message("user", "lone \ud800 surrogate")),
         chat(message("user", "x"), tools={"not": "a list"}),
         chat(message("user", "x"), kwargs=["not an object"]),
+        chat(message("user", "x"), kwargs={"messages": []}),
         chat(message("user", "x"), continue_final_message=True),
         completion("lone \ud800 surrogate"),
     ],
-    ids=["role", "content", "part", "surrogate", "tools", "kwargs", "continue", "text"],
+    ids=["role", "content", "part", "surrogate", "tools", "kwargs", "conversation", "continue", "text"],
 )
 def test_what_the_engine_would_refuse_is_an_estimate(tiny: ExactCounter, prompt: Any) -> None:
     count = tiny.count(prompt)

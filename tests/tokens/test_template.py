@@ -109,6 +109,26 @@ def test_nothing_to_continue_fails(messages: Any) -> None:
         ("{% for m in messages | list %}{% for p in m.content | list %}{% endfor %}{% endfor %}", "openai"),
         ("{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}", "string"),
         ("{% for m in others %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
+        (
+            "{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}"
+            "{% for m in messages %}{{ show(m.content) }}{% endfor %}",
+            "openai",
+        ),
+        (
+            "{% macro show(x, c) %}{% for p in c %}{% endfor %}{% endmacro %}"
+            "{% for m in messages %}{{ show(1, c=m['content']) }}{% endfor %}",
+            "openai",
+        ),
+        (
+            "{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}"
+            "{% for m in messages %}{{ show(m.tool_calls) }}{% endfor %}",
+            "string",
+        ),
+        (
+            "{% for m in messages %}{% set content = m.content %}{% for p in content %}{% endfor %}{% endfor %}",
+            "openai",
+        ),
+        ("{% macro show(content) %}{% for p in content %}{% endfor %}{% endmacro %}{{ show(messages) }}", "string"),
         ("{% set ns.m = messages %}{% for m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}", "string"),
     ],
 )

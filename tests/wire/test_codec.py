@@ -98,6 +98,53 @@ def test_headers() -> None:
     assert event == RequestHeaders({":path": "/x", "a": "1, 2", "odd": "\udcff\x00"}, True)
 
 
+_NAME = st.one_of(st.sampled_from([":method", ":path", "content-type", "a"]), st.text(min_size=0, max_size=140))
+
+
+@given(
+    st.sampled_from(["request_headers", "response_headers"]),
+    st.lists(st.tuples(_NAME, st.binary(max_size=200)), max_size=6),
+    st.booleans(),
+    st.dictionaries(
+        st.sampled_from(["upstream.address", "request.protocol", "xds.cluster_name"]), st.text(max_size=20)
+    ),
+    st.booleans(),
+)
+def test_headers_are_read_as_the_protobuf_library_reads_them(
+    name: str, headers: list[tuple[str, bytes]], end: bool, attributes: dict[str, str], opens: bool
+) -> None:
+    """Twice, since the second time some of it is remembered."""
+    request = pb.ProcessingRequest()
+    into = getattr(request, name)
+    into.SetInParent()
+    into.end_of_stream = end
+    for key, value in headers:
+        into.headers.headers.add(key=key, raw_value=value)
+    if attributes:
+        request.attributes[codec.ATTRIBUTES].update(attributes)
+    if opens:
+        request.protocol_config.request_body_mode = pb.FULL_DUPLEX_STREAMED
+    message = request.SerializeToString()
+    expected = codec._event(request)
+    for _ in range(2):
+        assert codec.decode(message) == expected
+        assert codec.decode_first(message) == (codec._opening(request), expected)
+
+
+@given(st.sampled_from([b"\x12", b"\x1a"]), st.binary(max_size=60))
+def test_odd_headers_are_read_as_the_protobuf_library_reads_them(tag: bytes, rest: bytes) -> None:
+    for message in (tag + rest, tag + bytes([len(rest)]) + rest, tag + bytes([len(rest)]) + rest + b"\x22\x00"):
+        try:
+            expected: object = codec._event(pb.ProcessingRequest.FromString(message))
+        except (DecodeError, RemoteProtocolError):
+            expected = None
+        for read in (codec.decode, lambda data: codec.decode_first(data)[1]):
+            try:
+                assert read(message) == expected
+            except RemoteProtocolError:
+                assert expected is None
+
+
 @pytest.mark.parametrize(("protocol", "http1"), [("HTTP/1.1", True), ("HTTP/2", False), (None, True)])
 def test_the_clients_protocol(protocol: str | None, http1: bool) -> None:
     message = pb.ProcessingRequest()

@@ -7,7 +7,8 @@ the other. A miss, and affinity switched off, is plain least-loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Final
 
@@ -51,24 +52,58 @@ def rank(pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy
     load = loads(pool.ready, in_flight, facts.now, policy.load_staleness_s)
     held = _held(hits, load, facts) if hits else {}
     places = max(1, policy.fallback_workers)
-    order = _idle_first(pool, facts.prefix_key or _spread(facts, load, in_flight), load, held, places)
+    hinted = facts.hinted
+    wanted: Collection[str] = {*held, *hinted} if hinted else held
+    order = _idle_first(pool, facts.prefix_key or _spread(facts, load, in_flight), load, wanted, places)
     worth = held
     if held:
         least_worth = _least_worth(facts)
         worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
+    if hinted:
+        # A hint is worth no queueing beyond the window's base, and gives way to any prefix worth following.
+        worth = {**{address: 0 for address in hinted if address in load}, **worth}
     if worth and policy.kv_prefix_affinity:
         order = _warm_first(order, load, worth)
 
     first = order[0]
     cached = held.get(first, 0)
     busy = f"load:{load[first]:.3g}"
-    affinity = _affinity_reason(policy.kv_prefix_affinity, held, worth, cached)
+    affinity = _affinity_reason(policy.kv_prefix_affinity, held, worth, first)
     scraped = pool.ready_at[first].load
     if scraped is None or others_load(scraped, facts.now, policy.load_staleness_s) is None:
         reasons: tuple[str, ...] = (affinity, busy, "load:others-unknown")
     else:
         reasons = (affinity, busy)
     return Ranking(tuple(order[:places]), cached, reasons)
+
+
+class Score(Value, frozen=True):
+    """What decides a worker's place: its load, the tokens that it holds and whether they are worth following, and the
+    load up to which they would be (None for a worker that nothing draws the request to)."""
+
+    address: str
+    load: float
+    held: int
+    worth: bool
+    window: float | None
+
+
+def scores(
+    pool: Pool, facts: Facts, hits: PrefixHits, in_flight: InFlight, policy: Policy
+) -> tuple[Score, ...]:
+    """All ready workers of `pool` in the order of `rank`, for a person to look at."""
+    load = loads(pool.ready, in_flight, facts.now, policy.load_staleness_s)
+    held = _held(hits, load, facts)
+    least_worth = _least_worth(facts)
+    order = rank(pool, facts, hits, in_flight, replace(policy, fallback_workers=len(load))).workers
+    least = min(load, key=lambda address: (load[address], order.index(address)))
+    worth = {address: tokens for address, tokens in held.items() if tokens >= least_worth}
+    worth = {**dict.fromkeys(facts.hinted & load.keys(), 0), **worth}
+    windows = {address: _window(load[least], tokens - worth.get(least, 0)) for address, tokens in worth.items()}
+    return tuple(
+        Score(address, load[address], held.get(address, 0), address in worth, windows.get(address))
+        for address in order
+    )
 
 
 def _held(hits: PrefixHits, load: Mapping[str, float], facts: Facts) -> dict[str, int]:
@@ -93,14 +128,14 @@ def _least_worth(facts: Facts) -> int:
 
 
 def _idle_first(
-    pool: Pool, key: bytes, load: Mapping[str, float], held: Mapping[str, int], places: int
+    pool: Pool, key: bytes, load: Mapping[str, float], wanted: Collection[str], places: int
 ) -> list[str]:
     """Addresses by load. Only those that can get one of `places`: a busy pool's other workers need not be hashed."""
     limit = sorted(load.values())[places - 1] if places < len(load) else math.inf
     weighed = []
     for address, worker in pool.ready_at.items():
         busy = load[address]
-        if busy <= limit or address in held:
+        if busy <= limit or address in wanted:
             weighed.append((busy, -xxh3_64_intdigest(key + worker.encoded), address))
     weighed.sort()
     return list(map(_ADDRESS, weighed))
@@ -130,12 +165,15 @@ def _spread(facts: Facts, load: Mapping[str, float], in_flight: InFlight) -> byt
     return b"%d/%d/" % (facts.prompt_tokens, ours)
 
 
-def _affinity_reason(on: bool, held: Mapping[str, int], worth: Mapping[str, int], cached: int) -> str:
+def _affinity_reason(on: bool, held: Mapping[str, int], worth: Mapping[str, int], first: str) -> str:
     if not on:
         return "affinity:off"
+    if worth.get(first) == 0:
+        return "affinity:hint"
+    cached = held.get(first, 0)
     if not held:
         return "affinity:miss"
     longest = max(held.values())
-    if not worth:
+    if not any(worth.values()):
         return f"affinity:shared={longest}"
     return f"affinity:hit={cached}<{longest}" if cached < longest else f"affinity:hit={longest}"

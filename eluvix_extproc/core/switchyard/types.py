@@ -23,14 +23,17 @@ class Policy:
 
 
 class Facts(Value, frozen=True):
-    """What routing knows of one request. `prefix_key` is the 32-byte root digest, b"" when unknown; `root_tokens` the
-    length of the conversation's own beginning, 0 when unknown (see PrefixChain)."""
+    """What routing knows of one request. `prefix_key` is the 32-byte digest that the conversation is known by: of its
+    session where the client names one, else the root; b"" when unknown. `root_tokens` is the length of the
+    conversation's own beginning, 0 when unknown (see PrefixChain). `hinted` are the workers that last served the same
+    session, or the same root where that says nothing of the KV cache."""
 
     prompt_tokens: int
     exact: bool
     prefix_key: bytes
     now: float
     root_tokens: int = 0
+    hinted: frozenset[str] = frozenset()
 
 
 # Worker address -> prompt tokens that it is believed to hold in KV cache.

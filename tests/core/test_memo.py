@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eluvix_extproc.tokens.memo import ENTRY_OVERHEAD_BYTES, Memo
+from eluvix_extproc.core.memo import ENTRY_OVERHEAD_BYTES, Memo
 
 
 def test_the_oldest_untouched_entry_goes_first() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -13,13 +13,13 @@ ENTRY_OVERHEAD_BYTES = 250
 
 
 class Memo(Generic[V]):
-    """Keys are 128-bit hashes. An entry that alone exceeds the budget is not kept."""
+    """Keys are 128-bit hashes, as numbers or as bytes. An entry that alone exceeds the budget is not kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._used = 0
         self._lock = Lock()
-        self._entries: OrderedDict[int, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
 
     @property
     def used_bytes(self) -> int:
@@ -28,21 +28,22 @@ class Memo(Generic[V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: Hashable) -> bool:
         """Without making the entry any younger."""
         return key in self._entries
 
-    def get(self, key: int) -> V | None:
-        return self.get_many((key,))[0]
+    def get(self, key: Hashable) -> V | None:
+        with self._lock:
+            return self._touch(key)
 
-    def get_many(self, keys: Iterable[int]) -> list[V | None]:
+    def get_many(self, keys: Iterable[Hashable]) -> list[V | None]:
         with self._lock:
             return [self._touch(key) for key in keys]
 
-    def put(self, key: int, value: V, size: int) -> None:
+    def put(self, key: Hashable, value: V, size: int) -> None:
         self.put_many(((key, value, size),))
 
-    def put_many(self, items: Iterable[tuple[int, V, int]]) -> None:
+    def put_many(self, items: Iterable[tuple[Hashable, V, int]]) -> None:
         """`size` is the value's own bytes; the overhead of an entry is added here."""
         with self._lock:
             for key, value, size in items:
@@ -55,18 +56,18 @@ class Memo(Generic[V]):
                 _, (_, size) = self._entries.popitem(last=False)
                 self._used -= size
 
-    def drop(self, key: int) -> None:
+    def drop(self, key: Hashable) -> None:
         with self._lock:
             self._drop(key)
 
-    def _touch(self, key: int) -> V | None:
+    def _touch(self, key: Hashable) -> V | None:
         entry = self._entries.get(key)
         if entry is None:
             return None
         self._entries.move_to_end(key)
         return entry[0]
 
-    def _drop(self, key: int) -> None:
+    def _drop(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._used -= entry[1]

@@ -1,0 +1,1 @@
+"""The `explain` verb: what would be done with one request, and why, without Envoy or workers."""

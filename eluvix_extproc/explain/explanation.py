@@ -1,0 +1,151 @@
+"""One request's way through parsing, counting, hashing and the Switchyard, kept for looking at.
+
+The steps and their order are those of `routing.Router`, which throws away what is kept here; a property test holds the
+two to the same decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eluvix_extproc.config.models import PoolSettings, Settings
+from eluvix_extproc.core import blocks
+from eluvix_extproc.core.fleet import Fleet, Pool, Worker
+from eluvix_extproc.core.headers import routing_headers
+from eluvix_extproc.core.hints import Session, VolatileLines
+from eluvix_extproc.core.paths import api_of
+from eluvix_extproc.core.prefix import chain
+from eluvix_extproc.core.prompt import Api, PrefixChain, Prompt, TokenCount
+from eluvix_extproc.core.switchyard import choose
+from eluvix_extproc.core.switchyard.affinity import Score, scores
+from eluvix_extproc.core.switchyard.types import Decision, Facts
+from eluvix_extproc.errors import BodyTooLarge, EluvixError
+from eluvix_extproc.models import build_models
+from eluvix_extproc.physics.geometry import kv_bytes
+from eluvix_extproc.prompt import decoded, parse
+from eluvix_extproc.routing import Model, Models
+from eluvix_extproc.tokens.learned import Learned
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`headers` have lower-case names, `:path` among them. `in_flight` and `cached` are what is supposed of workers:
+    requests, and tokens of this prompt, by address."""
+
+    headers: Mapping[str, str]
+    body: bytes
+    in_flight: Mapping[str, int]
+    cached: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHashes:
+    """As KV events carry them, or why they cannot be told."""
+
+    engine: str
+    block_size: int
+    hashes: tuple[int, ...]
+    unknown: str | None = None
+
+
+@dataclass(slots=True)
+class Explanation:
+    """As far as the request came; what was not reached is None. `error` is what stopped it."""
+
+    api: Api | None = None
+    prompt: Prompt | None = None
+    model: Model | None = None
+    adapter: str = ""
+    count: TokenCount | None = None
+    chain: PrefixChain | None = None
+    session: bytes = b""
+    blocks: BlockHashes | None = None
+    kv_bytes: int | None = None
+    scores: tuple[tuple[Pool, tuple[Score, ...]], ...] = ()
+    decision: Decision | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    error: EluvixError | None = None
+
+
+def explain(settings: Settings, request: Request) -> Explanation:
+    """Raises ConfigError for a tokenizer and the like that cannot be loaded."""
+    found = Explanation(api=api_of({":method": "POST", **request.headers}))
+    if found.api is None:
+        return found
+    models = build_models(settings, Learned())
+    try:
+        _count(found, settings, models, request)
+        _choose(found, settings, request)
+    except EluvixError as error:
+        found.error = error
+    return found
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """Every worker that the configuration names, ready; a name that would have to be resolved stands for one worker."""
+    return Fleet(tuple(_pool(pool) for pool in settings.pools))
+
+
+def _pool(pool: PoolSettings) -> Pool:
+    addresses = pool.workers.static or (str(pool.workers.dns),)
+    return Pool(pool.name, pool.role, pool.cluster, tuple(Worker(address) for address in addresses), pool.engine)
+
+
+def _count(found: Explanation, settings: Settings, models: Models, request: Request) -> None:
+    assert found.api is not None
+    limits = settings.server
+    if len(request.body) > limits.max_body_bytes:
+        raise BodyTooLarge(f"the request body is larger than {limits.max_body_bytes} bytes")
+    body = decoded(request.body, request.headers.get("content-encoding", ""), limits.max_body_bytes)
+    head = body[: limits.max_held_bytes]
+    prompt = found.prompt = parse(found.api, head, body_bytes=len(body), complete=len(head) == len(body))
+    found.model, counter = models.counted_by(prompt)
+    count = found.count = counter.count(prompt)
+    named = prompt.model
+    if found.model is not None:
+        named = found.model.name
+        found.adapter = prompt.model if prompt.model in found.model.adapters else ""
+        if found.model.geometry is not None:
+            found.kv_bytes = kv_bytes(found.model.geometry, count.total, found.model.kv_dtype)
+    affinity = settings.affinity
+    volatile = VolatileLines(affinity.ignore_lines)
+    found.chain = chain(prompt, count, model=named, adapter=found.adapter, volatile=volatile or None)
+    session = Session(affinity.session_headers, affinity.session_fields)
+    found.session = session.digest(request.headers, prompt, model=named, salt=prompt.salt)
+    found.blocks = _blocks(settings, found, count)
+
+
+def _choose(found: Explanation, settings: Settings, request: Request) -> None:
+    assert found.count is not None and found.chain is not None
+    fleet, policy = fleet_of(settings), settings.switchyard.policy()
+    facts = Facts(
+        found.count.total, found.count.exact, found.session or found.chain.root, 0.0, found.chain.root_tokens
+    )
+    hits = request.cached if policy.kv_prefix_affinity else {}
+    found.scores = tuple(
+        (pool, scores(pool, facts, hits, request.in_flight, policy)) for pool in fleet.pools if pool.ready
+    )
+    found.decision = choose(facts, fleet, hits, request.in_flight, policy)
+    found.headers = routing_headers(found.decision, found.chain.root.hex())
+
+
+def _blocks(settings: Settings, found: Explanation, count: TokenCount) -> BlockHashes:
+    """By the engine of the first pool; a fleet of several engines has several names for each block."""
+    engine = settings.pools[0].engine
+    entry = next((model for model in settings.models if found.model and model.name == found.model.name), None)
+    size = entry.block_size if entry else 0
+    why = None
+    if entry is None:
+        why = "the model is not one of the configuration's"
+    elif not count.ids:
+        why = "the tokens are not known exactly"
+    elif found.adapter:
+        why = "the engine's blocks of an adapter bear its path, which only the engine knows"
+    if why is not None or entry is None or found.prompt is None:
+        return BlockHashes(engine, size, (), why)
+    ids = blocks.unpacked(count.ids)
+    if engine == "sglang":
+        return BlockHashes(engine, size, tuple(blocks.sglang_chain(ids, size)))
+    hashes = blocks.vllm_chain(ids, size, seed=entry.block_hash_seed, salt=found.prompt.salt)
+    return BlockHashes(engine, size, tuple(hashes))

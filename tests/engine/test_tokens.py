@@ -1,0 +1,65 @@
+"""`x-eluvix-tokens` is exact and equals what the engine itself counted, in every API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eluvix_extproc.core.prompt import Api
+from tests.engine import requests
+from tests.engine.gateway import Gateway, Told, told, usage
+
+
+def check(gateway: Gateway, path: str, fields: dict[str, Any]) -> None:
+    answer = gateway.ask(path, fields)
+    assert told(answer) == Told(usage(answer)["prompt"], "exact")
+
+
+@pytest.mark.parametrize("kind", requests.COMPLETIONS)
+def test_completions(gateway: Gateway, kind: str) -> None:
+    check(gateway, "/v1/completions", {"max_tokens": 2, **requests.COMPLETIONS[kind]})
+
+
+@pytest.mark.parametrize("kind", requests.RESPONSES)
+def test_responses(gateway: Gateway, kind: str) -> None:
+    check(gateway, "/v1/responses", {"max_output_tokens": 2, **requests.RESPONSES[kind]})
+
+
+@pytest.mark.parametrize("kind", requests.MESSAGES)
+def test_messages(gateway: Gateway, kind: str) -> None:
+    check(gateway, "/v1/messages", {"max_tokens": 2, **requests.MESSAGES[kind]})
+
+
+@pytest.mark.parametrize("kind", requests.MESSAGES)
+def test_count_tokens(gateway: Gateway, kind: str) -> None:
+    check(gateway, "/v1/messages/count_tokens", requests.MESSAGES[kind])
+
+
+@pytest.mark.parametrize("kind", requests.GENERATE)
+def test_generate(gateway: Gateway, kind: str) -> None:
+    check(gateway, "/inference/v1/generate", requests.GENERATE[kind])
+
+
+RENDERED: dict[str, tuple[Api, str, dict[str, dict[str, Any]]]] = {
+    "responses": (Api.OPENAI_RESPONSES, "/v1/responses", requests.RESPONSES),
+    "messages": (Api.ANTHROPIC_MESSAGES, "/v1/messages", requests.MESSAGES),
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"), [(api, kind) for api, (_, _, kinds) in RENDERED.items() for kind in kinds], ids="-".join
+)
+def test_ids_are_those_that_the_engine_renders(gateway: Gateway, api: str, kind: str) -> None:
+    ours, path, kinds = RENDERED[api]
+    fields = {**kinds[kind], "max_tokens": 1} if api == "messages" else kinds[kind]
+    rendered = gateway.ask_engine(f"{path}/render", fields)
+    assert rendered.status == 200, rendered.body
+    assert gateway.our_own.ids(ours, fields) == rendered.json["token_ids"]
+
+
+@pytest.mark.parametrize("kind", ["text", "no-special-tokens", "ids", "samples"])
+def test_ids_of_a_completion(gateway: Gateway, kind: str) -> None:
+    fields = requests.COMPLETIONS[kind]
+    (rendered,) = gateway.ask_engine("/v1/completions/render", fields).json
+    assert gateway.our_own.ids(Api.OPENAI_COMPLETIONS, fields) == rendered["token_ids"]
