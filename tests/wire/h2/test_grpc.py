@@ -23,11 +23,8 @@ from tests.wire.h2.peer import FIELDS, PATH
 
 
 def request(*changed: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    names = {name for name, _ in changed}
-    changes = sorted(changed, key=lambda field: field[0][:1] != b":")
-    pseudo = [field for field in [*changes, *FIELDS] if field[0][:1] == b":" and (field in changed or field[0] not in names)]
-    regular = [field for field in [*FIELDS, *changes] if field[0][:1] != b":" and (field in changed or field[0] not in names)]
-    return pseudo + regular
+    fields = {**dict(FIELDS), **dict(changed)}
+    return sorted(fields.items(), key=lambda field: field[0][:1] != b":")
 
 
 def read(*changed: tuple[bytes, bytes]) -> tuple[bytes, float | None]:
@@ -116,7 +113,7 @@ def test_a_long_message_is_allocated_as_it_comes() -> None:
 
 
 def decoded(block: bytes) -> dict[bytes, bytes]:
-    return {name: value for name, value in Decoder().decode(block, raw=True)}
+    return dict(Decoder().decode(block, raw=True))
 
 
 def test_statuses() -> None:
@@ -129,7 +126,10 @@ def test_statuses() -> None:
     assert refused[b":status"] == b"415" and refused[b"grpc-accept-encoding"] == b"identity"
 
 
-@given(st.lists(st.tuples(st.binary(max_size=300), st.sampled_from([0, 1, 126, 127, 128, 254, 255, 256, 5_000])), max_size=3))
+LENGTHS = st.sampled_from([0, 1, 126, 127, 128, 254, 255, 256, 5_000])
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), LENGTHS), max_size=3))
 def test_encoded_blocks_are_what_hpack_reads(fields: list[tuple[bytes, int]]) -> None:
     made = [(name, b"v" * length) for name, length in fields]
     assert [(bytes(n), bytes(v)) for n, v in Decoder().decode(encode(made), raw=True)] == made

@@ -86,7 +86,8 @@ def test_any_block_in_any_number_of_frames(block: bytes, cuts: list[int]) -> Non
         at += cut
     parts.append(block[at:])
     raw = [headers(3, parts[0], END_HEADERS if len(parts) == 1 else 0)]
-    raw += [frame(frames.CONTINUATION, END_HEADERS * (n == len(parts) - 2), 3, part) for n, part in enumerate(parts[1:])]
+    last = len(parts) - 1
+    raw += [frame(frames.CONTINUATION, END_HEADERS * (n == last), 3, part) for n, part in enumerate(parts) if n]
     peer.give(*raw)
     if peer.h2.fault is not None:
         assert peer.h2.fault.code in (Code.COMPRESSION_ERROR, Code.ENHANCE_YOUR_CALM)

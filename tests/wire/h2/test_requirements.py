@@ -76,7 +76,9 @@ def test_the_largest_frame() -> None:
     assert event == (stream, data(1, bytes(16_384)), 9, 9 + 16_384, False)
 
 
-@pytest.mark.parametrize("block", [b"\x80", b"\xff\xff\xff\xff\xff\x0f", b"\xc0", b"\x00\x7f", b"\x82\x20", b"\x3f\xe1\x1f"])
+@pytest.mark.parametrize(
+    "block", [b"\x80", b"\xff\xff\xff\xff\xff\x0f", b"\xc0", b"\x00\x7f", b"\x82\x20", b"\x3f\xe1\x1f"]
+)
 def test_a_block_that_cannot_be_decoded(block: bytes) -> None:
     """An index of nothing, a literal cut short, a size update that is late or beyond what we announced."""
     peer = Peer()
