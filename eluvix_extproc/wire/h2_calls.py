@@ -86,7 +86,7 @@ class Call:
         if not self._answered:
             self._answered = True
             h2.send_headers(self._stream, grpc.RESPONSE)
-        h2.send_data(self._stream, message, grpc.prefix(len(message)))
+        h2.send_message(self._stream, message)
         self._link.wake()
 
     def end(self, status: Status, message: str = "") -> None:
@@ -124,13 +124,24 @@ class StreamedCall(Call):
         self._served: Served | None = carry(self)
 
     def data(self, buffer: bytes, start: int, end: int, ended: bool) -> None:
-        if self._inbox is None:
-            self._read(buffer, start, end, ended)
-        elif (end - start) * 4 < len(buffer):
-            # A small piece must not keep all that came with it.
-            self._inbox.append((buffer[start:end], 0, end - start, ended))
-        else:
-            self._inbox.append((buffer, start, end, ended))
+        served, stream, messages = self._served, self._stream, self._messages
+        if self._inbox is not None:
+            self._keep(buffer, start, end, ended)
+            return
+        if (
+            messages.between
+            and not ended
+            and served is not None
+            and int.from_bytes(buffer[start : start + 5], "big") == end - start - 5
+        ):
+            # One message, whole and not compressed: what nearly always comes.
+            if not self.over:
+                served.receive(buffer[start + 5 : end])
+                if served.deciding is not None or stream.waiting > HOLD_BYTES:
+                    self._pause()
+            self._link.h2.consumed(stream, end - start)
+            return
+        self._read(buffer, start, end, ended)
 
     def drained(self) -> None:
         self._go_on()
@@ -164,7 +175,7 @@ class StreamedCall(Call):
                 if served.deciding is not None or stream.waiting > HOLD_BYTES:
                     self._pause()
                     if at < end or ended:
-                        self.data(buffer, at, end, ended)
+                        self._keep(buffer, at, end, ended)
                     self._link.h2.consumed(stream, at - start)
                     return
         except CallError as error:
@@ -174,6 +185,13 @@ class StreamedCall(Call):
             # The peer has nothing more to say: neither has the exchange.
             served.closed()
             self.end(Status.OK)
+
+    def _keep(self, buffer: bytes, start: int, end: int, ended: bool) -> None:
+        assert self._inbox is not None
+        if (end - start) * 4 < len(buffer):
+            # A small piece must not keep all that came with it.
+            buffer, start, end = buffer[start:end], 0, end - start
+        self._inbox.append((buffer, start, end, ended))
 
     def _pause(self) -> None:
         if self._inbox is None:

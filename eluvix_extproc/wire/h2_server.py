@@ -34,7 +34,6 @@ SERVICE = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 FAULTS = (*Abuse, *(code.name.lower() for code in Code if code is not Code.NO_ERROR))
 _UNWRITTEN = (262_144, 1_048_576)   # bytes in the socket's queue: reading pauses above the second, until the first
 _UNWRITTEN_TICKS = 60               # as long may a peer not read at all
-_JOIN_BYTES = 65_536                # less than this is joined into one buffer, more is written as it is
 _BACKLOG = 512
 _TLS_HANDSHAKE_S = 10.0
 # A body may come as one message; beyond this the exchange is not even looked at.
@@ -197,8 +196,13 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._awake = True
-        self._handle(self.h2.receive(data))
-        self._flush()
+        events = self.h2.receive(data)
+        if events:
+            self._handle(events)
+        if self.h2.output or self.closing or self.h2.ending:
+            self._flush()
+        else:
+            self._awake = False
 
     def pause_writing(self) -> None:
         """Who does not read is not read either: so its answers take no more memory than this."""
@@ -310,16 +314,15 @@ class _Link(asyncio.Protocol):
             for call in calls:
                 call.leave()
         self._awake = False
-        output = self.h2.output
-        if output:
-            self.h2.output = []
-            if len(output) == 1:
-                self._transport.write(output[0])
-            elif sum(map(len, output)) < _JOIN_BYTES:
-                self._transport.write(b"".join(output))
-            else:
+        h2 = self.h2
+        if h2.output:
+            bulky = h2.bulky
+            output = h2.take_output()
+            if bulky:
                 self._transport.writelines(output)
-        if self.h2.finished:
+            else:
+                self._transport.write(b"".join(output))
+        if h2.ending and h2.finished:
             self._end()
 
     def _end(self) -> None:

@@ -29,7 +29,8 @@ class Control(Sending):
         self._last = 0                   # highest stream so far
         self._block: tuple[int, int] | None = None   # stream and flags of the header block that is coming
         self._leaving = False            # told the peer, which may still open streams
-        self._final = False              # told it which stream was the last
+        self._final = False              # told it which stream was the last, or it us
+        self.ending = False              # `finished`, or will be with the last stream
         self._ticks = 0                  # in the handshake, a header block, or leaving
 
     @property
@@ -77,6 +78,7 @@ class Control(Sending):
 
     def _fail(self, fault: Fault) -> None:
         self.fault = fault
+        self.ending = True
         self.output.append(frames.goaway(self._last, fault.code, fault.reason.encode()))
 
     def _on_priority(self, flags: int, number: int, payload: bytes) -> None:
@@ -136,7 +138,7 @@ class Control(Sending):
             if not MAX_FRAME_BYTES <= value < 2**24:
                 raise ConnectionEnds(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
             # No use in frames of megabytes: they hold up other streams.
-            self._peer_frame_bytes = min(value, 4 * MAX_FRAME_BYTES)
+            self._frame_room = min(value, 4 * MAX_FRAME_BYTES)
         elif name == frames.ENABLE_PUSH and value > 1:
             raise ConnectionEnds(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
 
@@ -159,7 +161,7 @@ class Control(Sending):
             raise ConnectionEnds(Code.PROTOCOL_ERROR, "GOAWAY of a stream")
         if len(payload) < 8:
             raise ConnectionEnds(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
-        self._final = True   # it opens no more streams; those under way go on
+        self._final = self.ending = True   # it opens no more streams; those under way go on
 
     def _on_window_update(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -194,7 +196,7 @@ class Control(Sending):
         ]
 
     def _say_which_was_last(self) -> None:
-        self._final = True
+        self._final = self.ending = True
         self.output.append(frames.goaway(self._last, Code.NO_ERROR))
 
     def _refuse_idle(self, number: int) -> None:

@@ -38,6 +38,9 @@ class Code(IntEnum):
 # A frame's header is three fields at one stroke: length and type in one number (`length << 8 | type`), flags, stream.
 read_header = Struct(">IBI").unpack_from
 pack_header = Struct(">IBI").pack
+# The same with the prefix of a gRPC message behind it, as most DATA frames of ours begin.
+pack_header_and_prefix = Struct(">IBIBI").pack
+pack_prefix = Struct(">BI").pack
 _pack_long = Struct(">IBII").pack
 _pack_goaway = Struct(">IBIII").pack
 _pack_setting = Struct(">HI").pack

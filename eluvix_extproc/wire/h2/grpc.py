@@ -15,7 +15,6 @@ from eluvix_extproc.wire.h2.blocks import Fields, encode
 
 PREFIX_BYTES = 5
 _read_prefix = Struct(">BI").unpack_from
-_pack_prefix = Struct(">BI").pack
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MESSAGE_CHARS = 512   # of a status message
@@ -76,11 +75,12 @@ def read_timeout(text: bytes) -> float:
 class Messages:
     """The messages of one call, from pieces cut anywhere."""
 
-    __slots__ = ("_held", "_limit", "_prefix", "_size")
+    __slots__ = ("_held", "_limit", "_prefix", "_size", "between")
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes of the longest message."""
         self._limit = limit
+        self.between = True                 # two messages
         self._prefix = b""                  # of a prefix that is not whole
         self._held: BytesIO | None = None   # of a message that is not whole
         self._size = 0                      # bytes that are to be in `_held`
@@ -100,6 +100,7 @@ class Messages:
         begin = start + PREFIX_BYTES - len(self._prefix)
         if begin > end:
             self._prefix += buffer[start:end]
+            self.between = False
             return None, end
         if self._prefix:
             flag, length = _read_prefix(self._prefix + buffer[start:begin])
@@ -110,7 +111,9 @@ class Messages:
             self._refuse(flag)
         stop = begin + length
         if stop <= end:
+            self.between = True
             return buffer[begin:stop], stop
+        self.between = False
         self._held, self._size = BytesIO(), length
         return self._take_more(self._held, buffer, begin, end)
 
@@ -120,7 +123,7 @@ class Messages:
         held.write(memoryview(buffer)[start:stop])
         if held.tell() < self._size:
             return None, end
-        self._held = None
+        self._held, self.between = None, True
         return held.getvalue(), stop
 
     def _refuse(self, flag: int) -> None:
@@ -128,11 +131,6 @@ class Messages:
             # `grpc-encoding` was absent or identity, so there is nothing that it could be compressed with.
             raise CallError(Status.INTERNAL, "a compressed message in a call without compression")
         raise CallError(Status.RESOURCE_EXHAUSTED, f"message longer than {self._limit} bytes")
-
-
-def prefix(size: int) -> bytes:
-    """What goes before a message of that many bytes."""
-    return _pack_prefix(0, size)
 
 
 def trailers(status: Status, message: str = "") -> bytes:

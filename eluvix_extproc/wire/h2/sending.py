@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from eluvix_extproc.wire.h2 import frames
-from eluvix_extproc.wire.h2.frames import Code, pack_header
+from eluvix_extproc.wire.h2.frames import Code, pack_header, pack_header_and_prefix, pack_prefix
 
 STREAM_WINDOW = 1_048_576        # bytes of a stream that the peer may send ahead of our reading
 CONNECTION_WINDOW = 33_554_432   # the same of all its streams
@@ -47,9 +47,10 @@ class Sending:
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
         self.output: list[bytes | memoryview] = []
+        self.bulky = False                               # `output` has pieces that are better not copied
         self._window = frames.DEFAULT_WINDOW             # of the connection, as the peer grants it
         self._peer_stream_window = frames.DEFAULT_WINDOW
-        self._peer_frame_bytes = frames.MAX_FRAME_BYTES
+        self._frame_room = frames.MAX_FRAME_BYTES         # of one DATA frame
         self._blocked: dict[int, Stream] = {}            # with something pending
         # Streams that are gone: True if by us, so that the peer may have sent more before it knew.
         self._gone: dict[int, bool] = {}
@@ -59,7 +60,7 @@ class Sending:
 
     def take_output(self) -> list[bytes | memoryview]:
         """The bytes to write now, in order; theirs who asks."""
-        output, self.output = self.output, []
+        output, self.output, self.bulky = self.output, [], False
         return output
 
     def send_headers(self, stream: Stream, block: bytes) -> None:
@@ -68,20 +69,22 @@ class Sending:
             stream.answered = True
             self.output.append(frames.headers(stream.id, block, False))
 
-    def send_data(self, stream: Stream, data: bytes, prefix: bytes = b"") -> None:
-        """`prefix` and `data`, not empty together, as one piece; not after trailers. Nothing happens if the stream is
-        gone, here and below."""
-        size = len(prefix) + len(data)
+    def send_message(self, stream: Stream, message: bytes) -> None:
+        """A gRPC message, its prefix put before it; not after trailers. Nothing happens if the stream is gone, here
+        and below."""
+        length = len(message)
+        size = length + 5
         if (
-            stream.pending is None
+            size <= self._frame_room
             and size <= stream.send_window
             and size <= self._window
-            and size <= self._peer_frame_bytes
+            and stream.pending is None
         ):
             stream.send_window -= size
             self._window -= size
-            self.output.append(pack_header(size << 8, 0, stream.id) + prefix)
-            self.output.append(data)
+            output = self.output
+            output.append(pack_header_and_prefix(size << 8, 0, stream.id, 0, length))
+            output.append(message)
             return
         if stream.id not in self.streams:
             return
@@ -89,10 +92,9 @@ class Sending:
             stream.pending = deque()
             stream.stalled = 0
             self._blocked[stream.id] = stream
-        if prefix:
-            stream.pending.append(prefix)
-        if data:
-            stream.pending.append(data)
+        stream.pending.append(pack_prefix(0, length))
+        if message:
+            stream.pending.append(message)
         stream.waiting += size
         while self._send_pending(stream):
             pass
@@ -136,12 +138,13 @@ class Sending:
         """One DATA frame of what waits; whether another could follow."""
         pending = stream.pending
         assert pending is not None
-        room = min(stream.send_window, self._window, self._peer_frame_bytes, stream.waiting)
+        room = min(stream.send_window, self._window, self._frame_room, stream.waiting)
         if room <= 0:
             return False
         self.output.append(pack_header(room << 8, 0, stream.id))
         stream.send_window -= room
         self._window -= room
+        self.bulky = True
         stream.waiting -= room
         stream.stalled = 0
         while room:

@@ -125,7 +125,7 @@ class Fuzz:
             if what < 0.2 and not stream.answered:
                 h2.send_headers(stream, _TRAILERS)
             elif what < 0.6:
-                h2.send_data(stream, bytes(some.choice([1, 200, 20_000, 100_000])), b"12345")
+                h2.send_message(stream, bytes(some.choice([0, 1, 200, 20_000, 100_000])))
             elif what < 0.9:
                 h2.send_trailers(stream, _TRAILERS)
                 del self._open[stream.id]

@@ -119,22 +119,22 @@ def test_answers_wait_for_the_peers_windows() -> None:
     stream, other = peer.open(1), peer.open(3)
     body = bytes(range(256)) * 400
     peer.h2.send_headers(stream, TRAILERS)
-    peer.h2.send_data(stream, body, b"12345")
+    peer.h2.send_message(stream, body)
     peer.h2.send_trailers(stream, TRAILERS)
     got = sent_data(peer.sent(), 1)
     assert len(got) == frames.DEFAULT_WINDOW and stream.waiting == 5 + len(body) - len(got)
     peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(10_000)))
     assert peer.sent() == []                       # the connection's window is as full
-    peer.h2.send_data(other, b"x")
-    assert other.waiting == 1
-    assert peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(10_001))) == []
+    peer.h2.send_message(other, b"x")
+    assert other.waiting == 6
+    assert peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(10_006))) == []
     found = peer.sent()
     got += sent_data(found, 1)
-    assert sent_data(found, 3) == b"x" and other.waiting == 0 and len(got) == frames.DEFAULT_WINDOW + 10_000
+    assert sent_data(found, 3) == b"\0\0\0\0\1x" and other.waiting == 0 and len(got) == frames.DEFAULT_WINDOW + 10_000
     peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(2**20)), frame(frames.WINDOW_UPDATE, 0, 1, long(2**20)))
     found = peer.sent()
     got += sent_data(found, 1)
-    assert got == b"12345" + body
+    assert got == b"\0" + long(len(body)) + body
     assert [(each.kind, each.flags) for each in found[-2:]] == [
         (frames.HEADERS, END_HEADERS | END_STREAM), (frames.RST_STREAM, 0),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_the_server_is_told_when_enough_has_left() -> None:
     peer = Peer()
     peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(2**24)))
     stream = peer.open()
-    peer.h2.send_data(stream, bytes(300_000))
+    peer.h2.send_message(stream, bytes(300_000))
     assert peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(100_000))) == []
     assert peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(100_000))) == [Drained(stream)]
     assert peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(100_000))) == []
@@ -157,15 +157,15 @@ def test_settings_change_the_windows_of_streams_that_are_open() -> None:
     peer.give(initial_window(0))
     peer.sent()
     stream = peer.open()
-    peer.h2.send_data(stream, b"abcdef")
+    peer.h2.send_message(stream, b"abcdef")
     assert peer.sent() == []
     peer.give(initial_window(3))
-    assert sent_data(peer.sent(), 1) == b"abc"
+    assert sent_data(peer.sent(), 1) == b"\0\0\0"
     peer.give(initial_window(1))                  # below what was sent: the window is negative
     peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(2)))
     assert sent_data(peer.sent(), 1) == b""
     peer.give(frame(frames.WINDOW_UPDATE, 0, 1, long(2)))
-    assert sent_data(peer.sent(), 1) == b"de"
+    assert sent_data(peer.sent(), 1) == b"\0\6"
     assert peer.refused(frame(frames.WINDOW_UPDATE, 0, 1, long(2**31 - 2)), initial_window(2**31 - 1)) == (
         Code.FLOW_CONTROL_ERROR
     )
@@ -174,7 +174,7 @@ def test_settings_change_the_windows_of_streams_that_are_open() -> None:
 def test_streams_share_the_connections_window() -> None:
     peer = Peer()
     for number in (1, 3, 5):
-        peer.h2.send_data(peer.open(number), bytes(200_000))
+        peer.h2.send_message(peer.open(number), bytes(200_000))
     peer.sent()
     peer.give(*(frame(frames.WINDOW_UPDATE, 0, number, long(2**20)) for number in (1, 3, 5)))
     peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(6 * 16_384)))
@@ -185,11 +185,11 @@ def test_streams_share_the_connections_window() -> None:
 def test_nothing_is_sent_for_a_stream_that_is_gone() -> None:
     peer = Peer()
     stream = peer.open()
-    peer.h2.send_data(stream, bytes(100_000))
+    peer.h2.send_message(stream, bytes(100_000))
     assert peer.give(frame(frames.RST_STREAM, 0, 1, long(8))) == [Reset(stream, 8)]
     peer.sent()
     peer.h2.send_headers(stream, TRAILERS)
-    peer.h2.send_data(stream, b"x")
+    peer.h2.send_message(stream, b"x")
     peer.h2.send_trailers(stream, TRAILERS)
     peer.h2.reset(stream, Code.CANCEL)
     peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(2**20)))
@@ -200,9 +200,9 @@ def test_larger_frames_where_the_peer_takes_them() -> None:
     peer = Peer()
     peer.give(frame(frames.SETTINGS, 0, 0, b"\0\5" + long(2**20)))
     peer.sent()
-    peer.h2.send_data(peer.open(), bytes(60_000))
+    peer.h2.send_message(peer.open(), bytes(60_000))
     (one,) = peer.sent()
-    assert len(one.payload) == 60_000
+    assert len(one.payload) == 60_005
 
 
 # ---- leaving ---------------------------------------------------------------------------------------------------------

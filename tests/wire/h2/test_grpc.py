@@ -13,13 +13,16 @@ from eluvix_extproc.wire.h2.grpc import (
     CallError,
     Messages,
     Status,
-    prefix,
     read_request,
     read_timeout,
     trailers,
     trailers_only,
 )
 from tests.wire.h2.peer import FIELDS, PATH
+
+
+def prefix(size: int) -> bytes:
+    return b"\0" + size.to_bytes(4, "big")
 
 
 def request(*changed: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
@@ -83,6 +86,7 @@ def test_messages_cut_anywhere(messages: list[bytes], draw: st.DataObject) -> No
                 found.append(message)
                 whole += prefix(len(message)) + message
         assert at == stop and reader.held == end - len(whole)
+        assert reader.between is (reader.held == 0)
     assert found == messages and reader.held == 0
     assert all(type(message) is bytes for message in found)
 

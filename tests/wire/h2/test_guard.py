@@ -101,8 +101,8 @@ def test_an_answer_that_nobody_takes() -> None:
     """A window of zero holds an answer for ten minutes, and only as long as none of it leaves."""
     peer = Peer()
     stream, other = peer.open(1), peer.open(3)
-    peer.h2.send_data(stream, bytes(70_000))
-    peer.h2.send_data(other, b"x")
+    peer.h2.send_message(stream, bytes(70_000))
+    peer.h2.send_message(other, b"x")
     for _ in range(599):
         assert peer.h2.tick() == []
     peer.give(frame(frames.WINDOW_UPDATE, 0, 0, long(10)), frame(frames.WINDOW_UPDATE, 0, 1, long(1)))

@@ -28,7 +28,7 @@ def put(peer: Peer, state: str) -> None:
     elif state == "gone by the peer":
         peer.give(frame(frames.RST_STREAM, 0, 1, bytes(4)))
     elif state == "waiting":
-        peer.h2.send_data(stream, bytes(100_000))
+        peer.h2.send_message(stream, bytes(100_000))
         peer.h2.send_trailers(stream, TRAILERS)
     elif state == "in a frame":
         peer.give(frame(frames.DATA, 0, 1, bytes(100))[:50])
