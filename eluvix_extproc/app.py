@@ -36,6 +36,7 @@ from eluvix_extproc.observe import log
 from eluvix_extproc.observe.decisions import Decisions
 from eluvix_extproc.observe.metrics import Metrics, State
 from eluvix_extproc.routing import Affinity, Models, Router
+from eluvix_extproc.tokens.learned import Learned
 from eluvix_extproc.wire import aio, h2_server
 from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.health import Health
@@ -78,9 +79,11 @@ class App:
         self._pace = Pace()
         self._metrics = Metrics(CollectorRegistry())
         self._decisions = Decisions()
+        self._learned = Learned()
+        self._mismatches = log.Mismatches()
         self._health = Health()
         self._deadlines = Deadlines(self._clock)
-        self._records: list[tuple[Watch, Record]] = []
+        self._records: list[tuple[Watch, Models, Record]] = []
         self._not_ready: str | None = "starting"
         self._server: aio.AioServer | h2_server.H2Server
         if settings.server.transport == "h2":
@@ -222,7 +225,7 @@ class App:
             self._ledger.expire(self._clock())
 
     async def _build_models(self, settings: Settings) -> Models:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, build_models, settings)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, build_models, settings, self._learned)
 
     def _build(self, settings: Settings, models: Models) -> Services:
         watch = _watch(settings)
@@ -257,23 +260,24 @@ class App:
                 defect=self._defect,
                 affinity=_affinity(settings),
             ),
-            observe=partial(self._observe, watch),
+            observe=partial(self._observe, watch, models),
             defect=self._defect,
             clock=self._clock,
             deadlines=self._deadlines,
         )
 
-    def _observe(self, watch: Watch, record: Record) -> None:
+    def _observe(self, watch: Watch, models: Models, record: Record) -> None:
         """Keep the record for the next batch: many at a time cost a third of what they cost one by one."""
         if not self._records:
             asyncio.get_running_loop().call_later(OBSERVE_WITHIN_S, self._observe_kept)
-        self._records.append((watch, record))
+        self._records.append((watch, models, record))
 
     def _observe_kept(self) -> None:
         records, self._records = self._records, []
-        for watch, record in records:
+        for watch, models, record in records:
             try:
                 self._observe_one(watch, record)
+                models.learn(record)
             except Exception as error:
                 self._defect("observe", error)
 
@@ -290,6 +294,7 @@ class App:
         if record.outcome is not Outcome.PASSED:
             self._decisions.append(record, time.time())  # noqa: TID251 - for people, never for a difference
         log.log_exchange(record)
+        self._mismatches.note(record, self._clock())
         worker = record.served_worker
         if worker is None:
             return

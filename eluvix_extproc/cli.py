@@ -25,6 +25,7 @@ VERBS = {
     "validate": Verb("eluvix_extproc.config.cli:validate", "Check a configuration, naming every problem."),
     "explain": Verb("eluvix_extproc.explain.cli:explain", "Show what would be done with one request, and why."),
     "schema": Verb("eluvix_extproc.config.cli:schema", "Print the configuration's JSON schema, for editors."),
+    "plan": Verb("eluvix_extproc.plan.cli:plan", "Size a fleet, and find from which length on isolating pays."),
     "render": Verb("eluvix_extproc.render.cli:render_command", "Print an Envoy or Istio configuration."),
     "demo": Verb("eluvix_extproc.sim.demo:demo", "Show it at work: real Envoy, simulated workers, real traffic."),
     "bench": Verb("eluvix_extproc.bench.cli:bench", "Measure what the sidecar costs."),

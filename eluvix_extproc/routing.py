@@ -22,7 +22,7 @@ from eluvix_extproc.core.index import PrefixIndex
 from eluvix_extproc.core.ledger import Lease, Ledger
 from eluvix_extproc.core.pace import Pace
 from eluvix_extproc.core.prefix import chain
-from eluvix_extproc.core.prompt import PrefixChain, PrefixPoint, Prompt
+from eluvix_extproc.core.prompt import Api, PrefixChain, PrefixPoint, Prompt
 from eluvix_extproc.core.record import Outcome, Record, Sized
 from eluvix_extproc.core.reserved import Guard, strip
 from eluvix_extproc.core.switchyard import choose
@@ -33,9 +33,11 @@ from eluvix_extproc.physics.geometry import Geometry, kv_bytes
 from eluvix_extproc.prompt import parse
 from eluvix_extproc.prompt.encoding import decoded
 from eluvix_extproc.tokens.counter import Counter
+from eluvix_extproc.tokens.learned import Estimated, Learning
 
 GUARDED_AT_ONCE = 64 * 1024
 INLINE_S = 0.001           # longer work leaves the event loop
+_ANSWERED = (Outcome.COMPLETED, Outcome.LEFT)
 PARSE_S_PER_BYTE = 2.5e-9  # JSON decode, hash and copies, as measured by `bench`; errs on the slow side
 
 
@@ -67,12 +69,31 @@ class Models:
             models = {model.name: model for model in self.by_name.values()}
             if len(models) == 1:
                 return next(iter(models.values()))
-            if prompt.complete and self.unknown is None:
+            if prompt.complete and self.unknown is None and prompt.api not in _NAMELESS:
                 raise MalformedBody("Missing required parameter: 'model'.", "model")
             return None
         if self.unknown is None:
             raise UnknownModel(f"The model `{prompt.model[:200]}` does not exist.", "model")
         return None
+
+    def counted_by(self, prompt: Prompt) -> tuple[Model | None, Counter]:
+        """The model, if it is a known one, and what counts its prompts. Raises as `find`."""
+        model = self.find(prompt)
+        if model is not None:
+            return model, model.counter
+        return None, self.unknown or next(iter(self.by_name.values())).counter
+
+    def learn(self, record: Record) -> None:
+        """Let the estimate behind `record` learn from what its answer reported, where both are sound."""
+        sized, reported = record.sized, record.prompt_tokens_reported
+        if sized is None or sized.evidence is None or reported is None:
+            return
+        if record.outcome not in _ANSWERED or record.status is None or not 200 <= record.status < 300:
+            return
+        model = self.by_name.get(sized.model)
+        counter = model.counter if model else self.unknown
+        if isinstance(counter, Learning):
+            counter.learn(sized.evidence, reported)
 
 
 class Study(Value, frozen=True):
@@ -122,6 +143,9 @@ class Claim(msgspec.Struct, eq=False, gc=False):
             self._lease.release_at(due)
 
 
+# Engines' own formats, in which a request need not say which model it means.
+_NAMELESS = frozenset({Api.VLLM_GENERATE, Api.SGLANG_GENERATE, Api.RERANK})
+
 Verdict = tuple[Decided | Undecidable, Claim | None]
 
 
@@ -167,7 +191,7 @@ class Router:
             if not ask.body:
                 return self._select(self._unread(ask))
             prompt = _read(ask, ask.body)
-            model, counter = self._counted_by(prompt)
+            model, counter = self._models.counted_by(prompt)
             if parse_s + counter.cost_s(prompt) > INLINE_S:
                 return self._decide_in_thread(self._study, ask, ask.body, prompt, model, counter)
             return self._select(self._study(ask, ask.body, prompt, model, counter))
@@ -189,13 +213,6 @@ class Router:
         self._defect("routing", error)
         return Undecidable(FailOpen("internal")), None
 
-    def _counted_by(self, prompt: Prompt) -> tuple[Model | None, Counter]:
-        """Raises as Models.find."""
-        model = self._models.find(prompt)
-        if model is not None:
-            return model, model.counter
-        return None, self._models.unknown or next(iter(self._models.by_name.values())).counter
-
     def _read_and_study(self, ask: Decide) -> Study:
         if not ask.body:
             return self._unread(ask)
@@ -206,9 +223,9 @@ class Router:
             _refuse_reserved(body)
             head = body[: self._max_held_bytes]
             prompt = parse(ask.api, head, body_bytes=len(body), complete=False)
-            return self._study(ask, head, prompt, *self._counted_by(prompt))
+            return self._study(ask, head, prompt, *self._models.counted_by(prompt))
         prompt = _read(ask, body)
-        return self._study(ask, body, prompt, *self._counted_by(prompt))
+        return self._study(ask, body, prompt, *self._models.counted_by(prompt))
 
     def _study(self, ask: Decide, body: bytes, prompt: Prompt, model: Model | None, counter: Counter) -> Study:
         """Pure computation; may run in any thread. `body` is without its content-encoding."""
@@ -225,7 +242,8 @@ class Router:
                 kv = kv_bytes(model.geometry, count.total, model.kv_dtype)
         prefix = chain(prompt, count, model=named, adapter=adapter, volatile=self._volatile)
         session = self._session.digest(ask.headers, prompt, model=named, salt=prompt.salt)
-        sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv)
+        evidence = count.evidence if isinstance(count, Estimated) else None
+        sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv, evidence)
         if clean is None:
             return Study(sized, prefix, prompt.max_tokens, session=session)
         dropped = ("content-encoding",) if ask.headers.get("content-encoding") else ()

@@ -96,7 +96,9 @@ def _chunk(few: dict[str, Series] | None, many: dict[str, Series] | None) -> dic
     h2 = _per_chunk(few[H2_ECHO], many[H2_ECHO]) if H2_ECHO in few else None
     return {
         "h2_echo_cpu_us": None if h2 is None else figure(h2, 1e6),
-        "h2_echo_ratio": None if h2 is None or not ratios else figure([a / b for a, b in zip(h2, echo) if b > 0]),
+        "h2_echo_ratio": None if h2 is None or not ratios else figure(
+            [a / b for a, b in zip(h2, echo, strict=True) if b > 0]
+        ),
         "sidecar_cpu_us": figure(ours, 1e6),
         "echo_cpu_us": figure(echo, 1e6),
         "ratio": figure(ratios) if ratios else None,
@@ -143,7 +145,8 @@ def figure(values: Sequence[float], unit: float = 1.0) -> dict[str, float]:
 
 def as_table(report: dict[str, Any]) -> str:
     """The same figures for people; in brackets what Envoy alone costs, and the lowest and highest round."""
-    rows = [["", "sidecar us", "echo us", "ratio", "(rounds)", "h2 echo us", "ratio", "Envoy us (alone)", "added p50/p99 ms", "messages"]]
+    rows = [["", "sidecar us", "echo us", "ratio", "(rounds)", "h2 echo us", "ratio", "Envoy us (alone)",
+             "added p50/p99 ms", "messages"]]  # fmt: skip
     for each in report["scenarios"]:
         alone = each["envoy_alone_cpu_us"]
         rows.append([

@@ -88,8 +88,8 @@ class ModelSettings(Section):
     block_hash_seed: str = Field(
         default="",
         max_length=256,
-        description="The engines' `PYTHONHASHSEED`, where they have one: with it `explain` prints the same block hashes "
-        "as the engine.",
+        description="The engines' `PYTHONHASHSEED`, where they have one: with it `explain` prints the same block "
+        "hashes as the engine.",
     )
 
     def names(self) -> tuple[str, ...]:

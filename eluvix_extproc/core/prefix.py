@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator
 from functools import lru_cache
 from hashlib import sha256
-from operator import attrgetter
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
 
+from eluvix_extproc.core import kept_chains
 from eluvix_extproc.core.hints import VolatileLines
-from eluvix_extproc.core.prompt import PrefixChain, PrefixPoint, Prompt, TokenCount
+from eluvix_extproc.core.prompt import Message, PrefixChain, PrefixPoint, Prompt, TokenCount
+from eluvix_extproc.core.recall import joined_keys
 
 MATERIAL_CAP_BYTES = 131_072
 ROOT_TEXT_BYTES = 1_024
@@ -40,6 +40,9 @@ PART_BYTES = 16_384
 
 _VERSION = b"eluvix-prefix-1"
 _ID_BYTES = 4
+_BLOCK_BYTES = BLOCK_TOKENS * _ID_BYTES
+# A shorter conversation is hashed sooner than it is found.
+_WORTH_KEEPING_BYTES = 4_096
 _KEPT_SEEDS = 256
 _LONGEST_KEPT = 256    # a client may name a model by a megabyte
 _u64 = Struct("<Q").pack
@@ -70,15 +73,14 @@ def chain(
     else:
         seed = _seed_without_salt(model, adapter)
     if prompt.messages:
-        blocks = tuple(_token_blocks(count.ids, seed)) if count.ids else ()    # the ids hold the tools already
         whole = _seed(model, adapter, prompt.salt, prompt.tools) if prompt.tools else seed
-        return _of_messages(prompt, count, whole, blocks, volatile)
+        return _of_messages(prompt, count, whole, seed, volatile)    # the ids hold the tools already
     if prompt.texts and prompt.texts[0]:
         return _of_text(prompt, count, seed)
     if prompt.token_ids and prompt.token_ids[0]:
         ids = _packed(prompt.token_ids[0])
         root = sha256(seed + b"ids" + ids[: ROOT_IDS * _ID_BYTES]).digest()
-        return PrefixChain(root, tuple(_token_blocks(ids, seed)))
+        return PrefixChain(root, tuple(_token_blocks(ids, seed)[0]))
     return PrefixChain(b"")
 
 
@@ -102,47 +104,88 @@ def _message_chain_start(seed: bytes) -> bytes:
 
 
 def _of_messages(
-    prompt: Prompt, count: TokenCount, seed: bytes, blocks: tuple[PrefixPoint, ...], volatile: VolatileLines | None
+    prompt: Prompt, count: TokenCount, seed: bytes, block_seed: bytes, volatile: VolatileLines | None
 ) -> PrefixChain:
-    """Root and message boundaries in one pass: a short conversation's few messages are most of what is sent."""
     messages, ends = prompt.messages, count.per_message
     if len(ends) != len(messages):
         ends = _boundaries_by_size(prompt, count)
-    cut = None if prompt.complete else messages[-1]
-    points: list[PrefixPoint] = []
+    keys = joined_keys(messages) if prompt.complete and prompt.read_bytes >= _WORTH_KEEPING_BYTES else b""
+    kind = kept_chains.kind(seed, bool(count.ids))
+    kept = kept_chains.find(keys, kind, ends) if keys else None
+    known = len(kept.tokens) if kept else 0
+
+    if kept is not None and kept.root and not volatile:
+        root, length, final, steadied = kept.root, kept.root_length, True, False
+    else:
+        root, length, final, steadied = _root(messages, seed, volatile)
+    digest, points = _message_points(
+        messages[known:],
+        ends[known:],
+        kept.digest if kept else _message_chain_start(seed),
+        ends[known - 1] if known else 0,
+        cut=None if prompt.complete else messages[-1],
+        parts=not count.ids,
+    )
+    all_points = (*kept.points, *points) if kept else tuple(points)
+    blocks, digests = _token_blocks(count.ids, block_seed, kept.blocks if kept else None) if count.ids else ([], [])
+    merged = kept_chains.merge(kept, all_points, tuple(blocks))
+    if keys and known < len(messages):
+        kept_blocks = kept_chains.with_ends(blocks, digests, count.ids, _BLOCK_BYTES)
+        kept_root = root if final and not volatile else b""
+        chain = kept_chains.Kept(digest, ends, kept_root, length, all_points, kept_blocks, merged)
+        kept_chains.keep(keys, kind, chain, kept)
+    return PrefixChain(root, merged, ends[length - 1], steadied)
+
+
+def _root(
+    messages: tuple[Message, ...], seed: bytes, volatile: VolatileLines | None
+) -> tuple[bytes, int, bool, bool]:
+    """The root, how many messages have a part in it, whether later ones have none, and whether lines were left out."""
     root = sha256(seed + b"messages")
     room = MATERIAL_CAP_BYTES
-    digest = _message_chain_start(seed)
-    start = root_tokens = 0
     steadied = False
+    length = 0
+    for message in messages:
+        if room <= 0:
+            break
+        canonical = message.canonical
+        steady = volatile.steady(message) if volatile else canonical
+        steadied = steadied or steady is not canonical
+        size = len(steady)
+        if size + 8 <= room:
+            root.update(steady)
+            root.update(_u64(size))
+        else:
+            root.update((steady[:room] + _u64(size))[:room])
+        room = 0 if message.role == "user" else room - size - 8
+        length += 1
+    return root.digest(), length, room <= 0, steadied
+
+
+def _message_points(
+    messages: tuple[Message, ...],
+    ends: tuple[int, ...],
+    digest: bytes,
+    start: int,
+    *,
+    cut: Message | None,
+    parts: bool,
+) -> tuple[bytes, list[PrefixPoint]]:
+    """The digest behind the messages and their points; `digest` and `start` (tokens) are of what stands before."""
+    points: list[PrefixPoint] = []
     for message, end in zip(messages, ends, strict=True):
         canonical = message.canonical
-        size = len(canonical)
-        if room > 0:
-            steady = volatile.steady(message) if volatile else canonical
-            steadied = steadied or steady is not canonical
-            length = len(steady)
-            if length + 8 <= room:
-                root.update(steady)
-                root.update(_u64(length))
-            else:
-                root.update((steady[:room] + _u64(length))[:room])
-            room = 0 if message.role == "user" else room - length - 8
-            root_tokens = end
-        if size <= PART_BYTES or count.ids:
+        if not parts or len(canonical) <= PART_BYTES:
             digest = sha256(digest + canonical).digest()
         else:
-            digest, parts = _parts(digest, canonical)
-            for key, share in parts:
+            digest, of_parts = _parts(digest, canonical)
+            for key, share in of_parts:
                 if (tokens := start + int((end - start) * share)) > 0:
                     points.append(PrefixPoint(key, tokens))
         start = end
         if end > 0 and message is not cut:
             points.append(PrefixPoint(xxh3_64_intdigest(digest), end))
-    if blocks:
-        points.extend(blocks)
-        points.sort(key=attrgetter("tokens"))
-    return PrefixChain(root.digest(), tuple(points), root_tokens, steadied)
+    return digest, points
 
 
 def _parts(digest: bytes, canonical: bytes) -> tuple[bytes, list[tuple[int, float]]]:
@@ -178,7 +221,7 @@ def _of_text(prompt: Prompt, count: TokenCount, seed: bytes) -> PrefixChain:
     text = prompt.texts[0].encode()
     root = sha256(seed + b"text" + text[:ROOT_TEXT_BYTES]).digest()
     if count.ids and len(prompt.texts) == 1:
-        return PrefixChain(root, tuple(_token_blocks(count.ids, seed)))
+        return PrefixChain(root, tuple(_token_blocks(count.ids, seed)[0]))
     scale = _read_tokens(prompt, count) / sum(map(_utf8_bytes, prompt.texts))
     points = []
     digest = sha256(seed + b"text-blocks").digest()
@@ -188,13 +231,21 @@ def _of_text(prompt: Prompt, count: TokenCount, seed: bytes) -> PrefixChain:
     return PrefixChain(root, tuple(point for point in points if point.tokens > 0))
 
 
-def _token_blocks(ids: bytes, seed: bytes) -> Iterator[PrefixPoint]:
-    """The chain over whole blocks of 256 token ids, which come as u32."""
-    size = BLOCK_TOKENS * _ID_BYTES
-    digest = sha256(seed + b"token-blocks").digest()
-    for end in range(size, len(ids) + 1, size):
-        digest = sha256(digest + ids[end - size : end]).digest()
-        yield PrefixPoint(xxh3_64_intdigest(digest), end // _ID_BYTES)
+def _token_blocks(
+    ids: bytes, seed: bytes, before: kept_chains.Blocks | None = None
+) -> tuple[list[PrefixPoint], list[bytes]]:
+    """The points of the chain over whole blocks of 256 token ids, which come as u32, and the digests of the last few.
+    It goes on from `before` as far as the ids agree."""
+    count, digest = before.shared(ids, _BLOCK_BYTES) if before else (0, b"")
+    if not count:
+        digest = sha256(seed + b"token-blocks").digest()
+    points = list(before.points[:count]) if before else []
+    digests = [digest] if count else []
+    for end in range((count + 1) * _BLOCK_BYTES, len(ids) + 1, _BLOCK_BYTES):
+        digest = sha256(digest + ids[end - _BLOCK_BYTES : end]).digest()
+        digests.append(digest)
+        points.append(PrefixPoint(xxh3_64_intdigest(digest), end // _ID_BYTES))
+    return points, digests[-kept_chains.STEPS_BACK :]
 
 
 def _read_tokens(prompt: Prompt, count: TokenCount) -> float:

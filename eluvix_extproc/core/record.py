@@ -30,14 +30,29 @@ class Source(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Evidence(Value, frozen=True):
+    """What an estimate was made of, to be held against the answer's usage.
+
+    `features` are in the estimate's own order; usage outside `least` to `most` tokens is not believed. `model` is the
+    client's name for a model that is not configured, else "".
+    """
+
+    features: tuple[float, ...]
+    least: int
+    most: int
+    model: str = ""
+
+
 class Sized(Value, frozen=True):
-    """What routing found out about the prompt. `kv_bytes` is None when the model's geometry is not known."""
+    """What routing found out about the prompt. `kv_bytes` is None when the model's geometry is not known, `evidence`
+    where nothing can be learned from the answer."""
 
     model: str                    # the configured model's name, "" when none is known
     tokens: int
     exact: bool
     prefix_hash: str              # 64 hex digits, "" when nothing of the prompt is known
     kv_bytes: int | None = None
+    evidence: Evidence | None = None
 
 
 class Record(Value, frozen=True):

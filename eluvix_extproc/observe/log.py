@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ Format = Literal["json", "console"]
 
 _LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _VALUE_LENGTH = 4_000
+WARN_EVERY_S = 600.0
 
 
 def configure(level: Level = "info", form: Format = "json", stream: BinaryIO | None = None) -> None:
@@ -116,6 +118,37 @@ def fields(record: Record) -> dict[str, object]:
         line["ttft_ms"] = _ms(record.ttft_s)
         line["ttft_source"] = record.ttft_source
     return line
+
+
+def mismatches(record: Record) -> bool:
+    """Whether a successful answer reports another number of prompt tokens than what we called exact."""
+    sized, reported, status = record.sized, record.prompt_tokens_reported, record.status
+    if sized is None or not sized.exact or not reported or status is None or not 200 <= status < 300:
+        return False
+    return sized.tokens != reported and record.outcome in (Outcome.COMPLETED, Outcome.LEFT)
+
+
+class Mismatches:
+    """Warns of a model whose exact counts are not the engine's, at most once in WARN_EVERY_S for each."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, float] = {}
+
+    def note(self, record: Record, now: float) -> None:
+        """`now` is monotonic, in seconds."""
+        sized = record.sized
+        if sized is None or not mismatches(record):
+            return
+        if now - self._warned.get(sized.model, -math.inf) < WARN_EVERY_S:
+            return
+        self._warned[sized.model] = now
+        structlog.get_logger("eluvix").warning(
+            "prompt tokens are not the engine's: check the model's tokenizer and chat template",
+            model=sized.model,
+            counted=sized.tokens,
+            reported=record.prompt_tokens_reported,
+            request_id=safe(record.request_id, ID_LENGTH),
+        )
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -20,6 +20,7 @@ from eluvix_extproc.core.fleet import Fleet
 from eluvix_extproc.core.record import Outcome, Record, Source
 from eluvix_extproc.observe.catalogue import BY_NAME, CATALOGUE, NONE
 from eluvix_extproc.observe.cells import Counter, Histogram, HistogramCell
+from eluvix_extproc.observe.log import mismatches
 
 _ENDED_WELL = frozenset((Outcome.COMPLETED, Outcome.LEFT))
 # A client that gave up on a stream saw its first token all the same; to drop those would flatter slow workers.
@@ -65,9 +66,8 @@ class Metrics:
         }
         self._decision_s = spread["eluvix_decision_seconds"].cell()
         self._prompt = tuple(spread["eluvix_prompt_tokens"].cell(source) for source in ("estimate", "exact"))
-        self._prompt_error = tuple(
-            spread["eluvix_prompt_token_error_ratio"].cell(source) for source in ("estimate", "exact")
-        )
+        self._prompt_error = spread["eluvix_prompt_token_error_ratio"]
+        self._mismatches = count["eluvix_prompt_token_mismatches_total"]
         lookups = count["eluvix_prefix_lookups_total"]
         self._hit, self._miss, self._unhashed = (lookups.cell(result) for result in ("hit", "miss", "unknown"))
         cached = count["eluvix_prefix_cached_tokens_total"]
@@ -158,7 +158,10 @@ class Metrics:
         if reported is not None:
             served.input.observe(reported)
             if sized is not None and reported > 0:
-                self._prompt_error[sized.exact].observe(abs(sized.tokens - reported) / reported)
+                source = "exact" if sized.exact else "estimate"
+                self._prompt_error.cell(model, source).observe(abs(sized.tokens - reported) / reported)
+                if mismatches(record):
+                    self._mismatches.cell(model).inc()
         elif sized is not None and sized.exact:
             served.input.observe(sized.tokens)
         if record.outcome is Outcome.LEFT:

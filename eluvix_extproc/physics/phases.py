@@ -63,6 +63,25 @@ class Worker:
         """Seconds of one step for `batch` sequences of `context` tokens: their inter-token latency."""
         return self.step_s(self.decode_work(batch, context))
 
+    def stall_s(self, tokens: int, cached: int, batch: int, context: int, chunk_tokens: int) -> float:
+        """Seconds that `batch` decoding sequences of `context` tokens each are held up by a prefill on their worker.
+
+        Continuous batching computes both in one step (Agrawal et al., Sarathi-Serve, arXiv 2403.02310): the prefill
+        takes at most `chunk_tokens` a step, and shares its reading of the weights with the decoding. So what fits into
+        the computing power that decoding leaves idle costs nobody anything; only what is beyond does.
+        """
+        decoding = self.decode_work(batch, context)
+        alone = self.step_s(decoding)
+        weights = work.weights_of(self.model).read_by(batch) * work.weight_bytes_each(self.dtype)
+        stall, done = 0.0, 0
+        while done < tokens:
+            step = min(chunk_tokens, tokens - done)
+            chunk = self.prefill_work(step, cached + done)
+            mixed = Work(decoding.flop + chunk.flop, max(decoding.bytes, decoding.bytes - weights + chunk.bytes))
+            stall += self.step_s(mixed) - alone
+            done += step
+        return stall
+
     def step_s(self, step: Work) -> float:
         compute = step.flop / (self.tp * self.accelerator.peak(self.dtype) * self.efficiency.compute)
         memory = step.bytes / (self.tp * self.accelerator.memory_bytes_per_s * self.efficiency.memory)

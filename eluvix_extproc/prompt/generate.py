@@ -77,9 +77,13 @@ def parse_sglang(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     texts: tuple[str, ...] = ()
     token_ids: tuple[tuple[int, ...], ...] = ()
     if raw_text:
-        texts, _ = sequences(raw_text, complete, "text")
+        texts, wrong = sequences(raw_text, complete, "text")
+        if wrong:
+            raise MalformedBody("Invalid type for 'text': expected a string or an array of strings.", "text")
     elif raw_ids:
-        _, token_ids = sequences(raw_ids, complete, "input_ids")
+        mistaken, token_ids = sequences(raw_ids, complete, "input_ids")
+        if mistaken:
+            raise MalformedBody("Invalid type for 'input_ids': expected an array of token ids.", "input_ids")
     sampling = _sampling(members)
     media = [members.image_data, members.video_data, members.audio_data]
     return Prompt(

@@ -3,8 +3,8 @@
 Items are converted to the messages of chat completions just as vLLM 0.32 does it (construct_input_messages in
 entrypoints/openai/responses/utils.py), for it is those that its chat template is given: an assistant's reasoning, text
 and calls come as items of their own and become one message. What is hashed are the client's own items, without the
-ids and states that the server gave them. A `previous_response_id` or a stored `prompt` keeps part of the prompt with the
-server: such a request is counted as far as it goes, and never exactly.
+ids and states that the server gave them. A `previous_response_id` or a stored `prompt` keeps part of the prompt with
+the server: such a request is counted as far as it goes, and never exactly.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import orjson
 
@@ -33,12 +35,34 @@ def error_event(body: object) -> bytes:
     return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
 
 
+class Shapes(Protocol):
+    """One answer of a request format, in pieces or whole. `choice` is a sequence; texts are (text, finish reason)."""
+
+    def opening(self, choice: int, usage: Usage | None) -> bytes:
+        """What comes with a choice's first token, before it."""
+
+    def token(self, choice: int, word: str, usage: Usage | None) -> bytes: ...
+    def last_token(self, choice: int, word: str, reason: str, usage: Usage | None) -> bytes: ...
+
+    def usage(self, usage: Usage) -> bytes:
+        """What follows the last token of all."""
+
+    def failure(self, body: Mapping[str, Any]) -> bytes:
+        """An error in the stream, which ends it. `body` is the error in OpenAI's shape."""
+
+    done: bytes
+
+    def whole(self, texts: list[tuple[str, str]], usage: Usage) -> object: ...
+
+
 class ChunkShapes:
     """Stream events of one response. A token's event costs two joins: its JSON is laid out once."""
 
+    done = DONE
+
     def __init__(self, *, chat: bool, ident: str, created: int, model: str) -> None:
         self._chat = chat
-        self._head = {
+        self._head: dict[str, Any] = {
             "id": ident,
             "object": "chat.completion.chunk" if chat else "text_completion",
             "created": created,
@@ -46,7 +70,9 @@ class ChunkShapes:
         }
         self._layouts: dict[int, tuple[bytes, bytes]] = {}
 
-    def role(self, choice: int, usage: Usage | None) -> bytes:
+    def opening(self, choice: int, usage: Usage | None) -> bytes:
+        if not self._chat:
+            return b""
         delta = {"role": "assistant", "content": ""}
         choices = [{"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}]
         tail = {"prompt_token_ids": None, "prompt_text": None}
@@ -72,6 +98,14 @@ class ChunkShapes:
             details["created_cache_tokens"] = usage.created
         counts = {**_counts(usage), "prompt_tokens_details": details}
         return event({**self._head, "choices": [], "usage": counts, "system_fingerprint": FINGERPRINT})
+
+    def failure(self, body: Mapping[str, Any]) -> bytes:
+        return error_event(body)
+
+    def whole(self, texts: list[tuple[str, str]], usage: Usage) -> object:
+        head = self._head
+        return whole(chat=self._chat, ident=head["id"], created=head["created"], model=head["model"], texts=texts,
+                     usage=usage)  # fmt: skip
 
     def _choice(self, choice: int, word: str, reason: str | None) -> dict[str, object]:
         if self._chat:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /v1/completions: from the request's body to the engine and back."""
+"""From a request's body to the engine and back, whatever its format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 import orjson
 from aiohttp import web
 
-from eluvix_extproc.sim import answers, intake, refusals, text
-from eluvix_extproc.sim.answers import ChunkShapes, Usage
+from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.sim import formats, intake, refusals, text
+from eluvix_extproc.sim.answers import Shapes, Usage
 from eluvix_extproc.sim.engine import Overloaded, Sequence
 from eluvix_extproc.sim.faults import Fault
 from eluvix_extproc.sim.intake import Ask
@@ -47,9 +48,9 @@ class Generation:
             for packed in ask.prompts
             for index in range(ask.choices_per_prompt)
         ]
-        kind = "chatcmpl" if ask.chat else "cmpl"
-        self._ident = f"{kind}-{request.headers.get('x-request-id') or secrets.token_hex(8)}"
-        self._created = int(datetime.now(UTC).timestamp())
+        self._shapes = formats.shapes(
+            ask, request.headers.get("x-request-id") or secrets.token_hex(8), int(datetime.now(UTC).timestamp())
+        )
 
     async def run(self) -> web.StreamResponse:
         sequences = [choice.sequence for choice in self._choices]
@@ -100,21 +101,13 @@ class Generation:
         await response.write_eof()
         return response
 
-    def _whole_body(self, texts: list[tuple[str, str]]) -> dict[str, object]:
-        ask = self._ask
-        return answers.whole(
-            chat=ask.chat,
-            ident=self._ident,
-            created=self._created,
-            model=ask.model,
-            texts=texts,
-            usage=self._usage(self._choices),
-        )
+    def _whole_body(self, texts: list[tuple[str, str]]) -> object:
+        return self._shapes.whole(texts, self._usage(self._choices))
 
     async def _stream(self) -> web.StreamResponse:
         response = await self._open_stream()
         writer = EventWriter(self._request, response, self._fault)
-        shapes = ChunkShapes(chat=self._ask.chat, ident=self._ident, created=self._created, model=self._ask.model)
+        shapes = self._shapes
         try:
             if self._fault.reset == "after_headers":
                 reset(self._request)
@@ -124,19 +117,21 @@ class Generation:
                 return response
             if self._ask.include_usage:
                 await writer.write(shapes.usage(self._usage(self._choices)))
-            await writer.write(answers.DONE)
+            if shapes.done:
+                await writer.write(shapes.done)
             await writer.flush()
             await response.write_eof()
         except Cut:
             pass
         return response
 
-    async def _prelude(self, writer: EventWriter, shapes: ChunkShapes) -> None:
+    async def _prelude(self, writer: EventWriter, shapes: Shapes) -> None:
         """What a fault sends before any token exists, and the stall."""
         fault = self._fault
-        if fault.early_role and self._ask.chat:
+        if fault.early_role:
             for index, choice in enumerate(self._choices):
-                await writer.write(shapes.role(index, self._running_usage(choice)))
+                if opening := shapes.opening(index, self._running_usage(choice)):
+                    await writer.write(opening)
         for _ in range(fault.prelude_pings):
             await writer.write(b": ping\n\n")
         for _ in range(fault.empty_deltas):
@@ -145,7 +140,7 @@ class Generation:
             await writer.flush()
             await asyncio.sleep(fault.stall_first_token_ms / 1000)
 
-    async def _relay(self, writer: EventWriter, shapes: ChunkShapes) -> bool:
+    async def _relay(self, writer: EventWriter, shapes: Shapes) -> bool:
         """Writes tokens as they come; False when a fault ended the stream with an error event."""
         written = 0
         while any(choice.sent < len(choice.words) for choice in self._choices):
@@ -161,9 +156,10 @@ class Generation:
                 await self._progress.wait()
         return True
 
-    async def _write_token(self, writer: EventWriter, shapes: ChunkShapes, index: int, choice: _Choice) -> None:
-        if choice.sent == 0 and self._ask.chat and not self._fault.early_role:
-            await writer.write(shapes.role(index, self._running_usage(choice)))
+    async def _write_token(self, writer: EventWriter, shapes: Shapes, index: int, choice: _Choice) -> None:
+        opens = choice.sent == 0 and not self._fault.early_role
+        if opens and (opening := shapes.opening(index, self._running_usage(choice))):
+            await writer.write(opening)
         word = choice.words[choice.sent]
         choice.sent += 1
         usage = self._running_usage(choice)
@@ -174,14 +170,14 @@ class Generation:
 
     async def _end_with_error(self, writer: EventWriter) -> None:
         body = self._fault.body if isinstance(self._fault.body, dict) else refusals.overloaded().body
-        await writer.write(answers.error_event(body))
-        await writer.write(answers.DONE)
+        await writer.write(self._shapes.failure(body))
+        if self._shapes.done:
+            await writer.write(self._shapes.done)
         await writer.flush()
 
     async def _stream_refusal(self, refusal: Refusal) -> web.StreamResponse:
         response = await self._open_stream()
-        await response.write(answers.error_event(refusal.body))
-        await response.write(answers.DONE)
+        await response.write(self._shapes.failure(refusal.body) + self._shapes.done)
         await response.write_eof()
         return response
 
@@ -208,8 +204,10 @@ class Generation:
 
 
 async def generate(
-    request: web.Request, body: bytes, *, chat: bool, fault: Fault, options: WorkerOptions, loop: EngineLoop
+    request: web.Request, body: bytes, *, api: Api, fault: Fault, options: WorkerOptions, loop: EngineLoop
 ) -> web.StreamResponse:
-    """Answers one generation request; raises Refusal for what the engine refuses before it sends headers."""
-    ask = intake.read(body, request.headers.get("content-type", ""), chat, options)
+    """Answers one request; raises Refusal for what the engine refuses before it sends headers."""
+    ask = intake.read(body, request.headers.get("content-type", ""), api, options)
+    if api is Api.ANTHROPIC_COUNT_TOKENS:
+        return web.json_response({"input_tokens": sum(map(text.count, ask.prompts))})
     return await Generation(request, ask, fault, options, loop).run()

@@ -9,6 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from eluvix_extproc.core.prompt import GENERATING, Api
+from eluvix_extproc.errors import FailOpen, RequestError
+from eluvix_extproc.prompt import parse
 from eluvix_extproc.sim import refusals, text
 from eluvix_extproc.sim.options import WorkerOptions
 
@@ -18,9 +21,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One generation request. `prompts` are packed tokens (see `text`); without `max_tokens` the answer ends itself."""
+    """One request. `prompts` are packed tokens (see `text`); without `max_tokens` the answer ends itself."""
 
-    chat: bool
+    api: Api
     model: str
     prompts: tuple[bytes, ...]
     choices_per_prompt: int
@@ -30,12 +33,19 @@ class Ask:
     continuous_usage: bool
     salt: str
 
+    @property
+    def chat(self) -> bool:
+        return self.api is Api.OPENAI_CHAT
 
-def read(body: bytes, content_type: str, chat: bool, options: WorkerOptions) -> Ask:
-    """Reads a chat (`chat`) or completions request; raises Refusal."""
+
+def read(body: bytes, content_type: str, api: Api, options: WorkerOptions) -> Ask:
+    """Reads a request of any format; raises Refusal."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise refusals.wrong_content_type()
     fields = _object(body)
+    if api not in (Api.OPENAI_CHAT, Api.OPENAI_COMPLETIONS):
+        return _converted(api, body, fields, options)
+    chat = api is Api.OPENAI_CHAT
     key = "messages" if chat else "prompt"
     if fields.get(key) is None:
         raise refusals.missing(key, len(fields))
@@ -49,7 +59,7 @@ def read(body: bytes, content_type: str, chat: bool, options: WorkerOptions) -> 
     if model not in options.models:
         raise refusals.unknown_model(model, options.models)
     ask = Ask(
-        chat=chat,
+        api=api,
         model=model,
         prompts=prompts,
         choices_per_prompt=1 if choices is None else choices,
@@ -58,6 +68,40 @@ def read(body: bytes, content_type: str, chat: bool, options: WorkerOptions) -> 
         include_usage=bool(stream_options.get("include_usage")),
         continuous_usage=bool(stream_options.get("continuous_usage_stats")),
         salt=_salt(fields),
+    )
+    _check(ask, fields, options)
+    return ask
+
+
+def _converted(api: Api, body: bytes, fields: Mapping[str, object], options: WorkerOptions) -> Ask:
+    """A format that the engine turns into a chat or token ids, as the sidecar knows how to."""
+    try:
+        prompt = parse(api, body, body_bytes=len(body))
+    except RequestError as error:
+        raise refusals.bad_value(error.param or "body", error.message) from None
+    except FailOpen:
+        raise refusals.missing("text", len(fields)) from None
+    if prompt.messages:
+        messages = [msgspec.json.decode(message.raw) for message in prompt.messages]
+        tools = msgspec.json.decode(prompt.tools_raw) if prompt.tools_raw else None
+        packed: tuple[bytes, ...] = (text.chat_tokens(messages, tools),)
+    else:
+        packed = (*map(text.text_tokens, prompt.texts), *map(text.id_tokens, prompt.token_ids))
+    model = prompt.model or options.models[0]
+    if model not in options.models:
+        raise refusals.unknown_model(model, options.models)
+    if not packed:
+        raise refusals.bad_value("input", "There is nothing to compute.")
+    ask = Ask(
+        api=api,
+        model=model,
+        prompts=packed,
+        choices_per_prompt=prompt.samples,
+        max_tokens=prompt.max_tokens if api in GENERATING else 1,
+        stream=prompt.stream,
+        include_usage=True,
+        continuous_usage=False,
+        salt=prompt.salt,
     )
     _check(ask, fields, options)
     return ask

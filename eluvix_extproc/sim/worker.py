@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 import orjson
 from aiohttp import WSMsgType, web
 
-from eluvix_extproc.sim import answers, faults, refusals
+from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.sim import answers, faults, formats, refusals
 from eluvix_extproc.sim.engine import Engine
 from eluvix_extproc.sim.faults import BadFault, Fault, FaultPlan
 from eluvix_extproc.sim.generate import generate
@@ -23,7 +24,20 @@ from eluvix_extproc.sim.stream import reset
 
 _log = logging.getLogger("eluvix.sim")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_GENERATING = ("/v1/chat/completions", "/v1/completions")
+# Every path that a prompt is sent to; the same table as the sidecar's would prove nothing.
+_GENERATING = {
+    "/v1/chat/completions": Api.OPENAI_CHAT,
+    "/v1/completions": Api.OPENAI_COMPLETIONS,
+    "/v1/responses": Api.OPENAI_RESPONSES,
+    "/v1/messages": Api.ANTHROPIC_MESSAGES,
+    "/v1/messages/count_tokens": Api.ANTHROPIC_COUNT_TOKENS,
+    "/v1/embeddings": Api.OPENAI_EMBEDDINGS,
+    "/rerank": Api.RERANK,
+    "/v1/rerank": Api.RERANK,
+    "/v2/rerank": Api.RERANK,
+    "/inference/v1/generate": Api.VLLM_GENERATE,
+    "/generate": Api.SGLANG_GENERATE,
+}
 _FAULT = web.RequestKey("fault", Fault)
 _RECEIVED = web.RequestKey("received", Received)
 
@@ -133,7 +147,7 @@ class RunningWorker:
                 return _faulty_answer(fault)
             return await handler(request)
         except Refusal as refusal:
-            return _json(refusal.body, refusal.status)
+            return _json(formats.refusal(_GENERATING.get(request.path), refusal.body), refusal.status)
         except BadFault as error:
             return _json(refusals.bad_value(faults.HEADER, str(error)).body, 400)
         except web.HTTPException as error:
@@ -163,7 +177,7 @@ class RunningWorker:
         return await generate(
             request,
             body,
-            chat=request.path == _GENERATING[0],
+            api=_GENERATING[request.path],
             fault=request[_FAULT],
             options=self.options,
             loop=self._loop,

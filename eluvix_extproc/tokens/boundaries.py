@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eluvix_extproc.tokens.pieces import Encoded
-
 _HEAD_CHARS = 64
 # A text that begins many times without being there is one that the template changed.
 _MAX_CANDIDATES = 16
@@ -15,17 +13,16 @@ _THINK_END = "</think>"
 
 
 def turn_ends(
-    messages: Sequence[Mapping[str, Any]], text: str, cut_starts: Sequence[int], known: tuple[int, ...] = ()
-) -> tuple[int, ...] | None:
+    messages: Sequence[Mapping[str, Any]], text: str, cut_starts: Sequence[int], position: int = 0
+) -> list[int] | None:
     """Where each message's turn ends in the rendering: at the first cut behind its text, by then all of it is there.
 
-    The texts are sought in order, each behind the turn before it; `known` are the ends of the first messages. A message
-    without text (a tool call) ends where the one before it does, which is less than it really covers, never more. None
-    when the template reorders or rewrites texts.
+    The texts are sought in order from `position` on, each behind the turn before it. A message without text (a tool
+    call) ends where the one before it does, which is less than it really covers, never more. None when the template
+    reorders or rewrites texts.
     """
-    ends = list(known)
-    position = ends[-1] if ends else 0
-    for message in messages[len(ends) :]:
+    ends: list[int] = []
+    for message in messages:
         needle = _last_text(message)
         if needle:
             found = _find(text, needle, position)
@@ -34,13 +31,21 @@ def turn_ends(
             cut = bisect_left(cut_starts, found + len(needle))
             position = cut_starts[cut] if cut < len(cut_starts) else len(text)
         ends.append(position)
-    return tuple(ends)
+    return ends
 
 
-def per_message(ends: Sequence[int], encoded: Encoded, total: int) -> tuple[int, ...]:
-    """The tokens up to each end; () when there are no cuts."""
-    cuts, tokens = encoded.cut_starts, (*encoded.cut_tokens, total)
-    return tuple(tokens[bisect_left(cuts, end)] if end else 0 for end in ends) if cuts else ()
+def counts_at(
+    ends: Sequence[int], cut_starts: Sequence[int], cut_tokens: Sequence[int], total: int, before: tuple[int, int]
+) -> list[int]:
+    """The tokens up to each end; `before` are position and tokens of the turn before them."""
+    position, tokens = before
+    counts: list[int] = []
+    for end in ends:
+        if end != position:
+            cut = bisect_left(cut_starts, end)
+            position, tokens = end, cut_tokens[cut] if cut < len(cut_tokens) else total
+        counts.append(tokens)
+    return counts
 
 
 def _last_text(message: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def template_message(raw: bytes, content_format: ContentFormat) -> dict[str, Any
     if not isinstance(role, str):
         raise Unrenderable("a message without a role")
     message: dict[str, Any] = {"role": role, "content": _content(role, source.get("content"), content_format)}
-    if len(source) > 2 or "content" not in source:
+    if len(source) > 2 or "content" not in source or role == "developer":
         _add_fields(message, role, source)
     return message
 
@@ -141,11 +141,16 @@ def _content(role: str, content: object, content_format: ContentFormat) -> objec
         parts = [part for part in map(_without_billing_header, parts) if part is not None]
     shown = [part for part in map(_part, parts) if part is not None]
     if content_format == "string":
-        return "\n".join([part["name" if part["type"] == "tool_reference" else "text"] for part in shown
-                          if part["type"] in ("text", "tool_reference")])  # fmt: skip
+        # Empty texts leave no line behind here; media stand where the engine's model code puts them.
+        texts = [part["name" if part["type"] == "tool_reference" else "text"] for part in shown if _is_text(part)]
+        return "\n".join(filter(None, texts))
     if role == "tool" and all(part["type"] == "text" for part in shown):
         return "\n".join([part["text"] for part in shown])
     return shown
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part["type"] in ("text", "tool_reference")
 
 
 def _without_billing_header(part: object) -> object:

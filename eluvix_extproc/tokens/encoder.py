@@ -54,6 +54,7 @@ def load(path: Path, *, allow_fastokens: bool = True) -> Encoder:
     reference.no_truncation()
     reference.no_padding()
     _add_missing_tokens(reference, config, specials)
+    reference.encode_special_tokens = bool(config.get("split_special_tokens"))
 
     serialized = reference.to_str()
     spec = json.loads(serialized)
@@ -116,7 +117,8 @@ def _measure(encode: Encode) -> float:
 
 
 def _surroundings(tokenizer: Any) -> tuple[bytes, bytes]:
-    """What the post-processor adds around any text; it does not depend on the text."""
+    """What the post-processor adds around any text; it does not depend on the text. Where there is a tokenizer.json,
+    engines do not ask tokenizer_config.json for `add_bos_token` (transformers 5, tokenization_utils_base.py)."""
     bare = tokenizer.encode("a", add_special_tokens=False).ids
     full = tokenizer.encode("a", add_special_tokens=True).ids
     for start in range(len(full) - len(bare) + 1):
@@ -159,4 +161,12 @@ def _add_missing_tokens(tokenizer: Any, config: Mapping[str, Any], specials: Map
             added = tokenizers.AddedToken(token["content"], **flags)
             (tokenizer.add_special_tokens if flags["special"] else tokenizer.add_tokens)([added])
             known.add(token["content"])
-    tokenizer.add_special_tokens([token for token in specials.values() if token not in known])
+    others = [*specials.values(), *_extra_specials(config)]
+    tokenizer.add_special_tokens([token for token in dict.fromkeys(others) if token not in known])
+
+
+def _extra_specials(config: Mapping[str, Any]) -> list[str]:
+    """Special tokens without a name of their own, and those that only this model has a name for."""
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    values = extra.values() if isinstance(extra, Mapping) else extra
+    return [token for token in map(_content, values) if token is not None]

@@ -6,22 +6,21 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from eluvix_extproc.core.memo import Memo
-from eluvix_extproc.core.prompt import Prompt, TokenCount
-from eluvix_extproc.tokens.boundaries import per_message, turn_ends
-from eluvix_extproc.tokens.conversation import template_kwargs, template_message, template_tools
+from eluvix_extproc.core.prompt import Api, Prompt, TokenCount
+from eluvix_extproc.tokens.chats import Chats
+from eluvix_extproc.tokens.conversation import template_kwargs, template_tools
 from eluvix_extproc.tokens.corpus import self_check_texts
 from eluvix_extproc.tokens.counter import ESTIMATE, EXACT, attempt, count_given_ids, utf8_len
 from eluvix_extproc.tokens.cuts import sure_cuts
 from eluvix_extproc.tokens.encoder import Encoder, load
 from eluvix_extproc.tokens.estimate import Estimate
-from eluvix_extproc.tokens.pieces import Encoded, PieceEncoder
+from eluvix_extproc.tokens.pieces import PieceEncoder
 from eluvix_extproc.tokens.templates import Templates, load_templates
-from eluvix_extproc.tokens.turns import Turn, Turns, weight
+from eluvix_extproc.tokens.turns import Turns
 
 # How much text is encoded to learn a prompt's own bytes per token, where it cannot be counted whole.
 _SAMPLE_CHARS = 16_384
@@ -64,8 +63,7 @@ class ExactCounter:
         memo: Memo[bytes] | None = Memo(memo_bytes // 2) if memo_bytes else None
         cuts = _find_cuts(encoder, templates) if templates else ()
         self._pieces = PieceEncoder(encoder.encode, cuts, memo, seed)
-        self._turns = Turns(memo_bytes // 2, seed)
-        self._remembers = memo_bytes > 0
+        self._chats = Chats(self._pieces, Turns(memo_bytes // 2, seed) if memo_bytes else None)
 
     @property
     def source(self) -> str:
@@ -80,10 +78,9 @@ class ExactCounter:
         if prompt.texts:
             fresh = sum(len(text) * _slowdown(text) for text in prompt.texts)
             return _SECONDS_PER_COUNT + fresh * per_byte
-        turn = self._known(prompt)
-        known = len(turn.messages) if turn else 0
+        template = self._templates.choose(prompt.tools_raw or None) if self._templates else None
+        known, known_bytes = self._chats.known(prompt.messages, template) if template else (0, 0)
         fresh = sum([len(message.raw) * _slowdown(message.text) for message in prompt.messages[known:]])
-        known_bytes = len(turn.text) if turn else 0
         tools = len(prompt.tools_raw) * (_SECONDS_PER_FRESH_BYTE if known else per_byte)
         return (
             _SECONDS_PER_COUNT
@@ -117,41 +114,24 @@ class ExactCounter:
 
     def _count_chat(self, prompt: Prompt, templates: Templates) -> TokenCount:
         tools = template_tools(prompt.tools_raw)
-        kwargs = template_kwargs(prompt.template_kwargs)
-        template = templates.choose(tools)
-        keys, kind = self._turns.keys(prompt.messages), self._turns.kind(template.content_format)
-        known = self._turns.longest(keys, kind) if self._remembers else None
-        messages = known.messages if known else ()
-        fresh = [template_message(message.raw, template.content_format) for message in prompt.messages[len(messages) :]]
-        messages += tuple(fresh)
-        text = template.render(
-            messages,
+        ids, boundaries = self._chats.encode(
+            prompt.messages,
+            templates.choose(tools),
             tools=tools,
+            kwargs=template_kwargs(prompt.template_kwargs),
             add_generation_prompt=prompt.add_generation_prompt,
             continue_final_message=prompt.continue_final_message,
-            kwargs=kwargs,
             size_hint=prompt.read_bytes,
         )
-        if known is not None and text.startswith(known.text):
-            encoded = _joined(known, self._pieces.encode(text, len(known.text)))
-            ends = turn_ends(messages, text, encoded.cut_starts, known.ends)
-        else:
-            encoded = self._pieces.encode(text)
-            ends = turn_ends(messages, text, encoded.cut_starts)
-        if self._remembers and encoded.clean_end and fresh:
-            size = weight(fresh) + (known.messages_bytes if known else 0)
-            self._turns.keep(keys, kind, _turn(messages, size, text, encoded, ends), known)
-        total = len(encoded.ids) // 4
-        boundaries = per_message(ends, encoded, total) if ends is not None else ()
+        if prompt.api is Api.OPENAI_RESPONSES:
+            # vLLM 0.32 gives the rendered text to the tokenizer with special tokens here, though the template has
+            # written them (ResponsesRequest.build_tok_params leaves TokenizeParams.add_special_tokens at its default).
+            prefix, suffix = self._encoder.prefix, self._encoder.suffix
+            ids = prefix + ids + suffix
+            boundaries = tuple(len(prefix) // 4 + boundary for boundary in boundaries)
         if any(message.media for message in prompt.messages):
-            return _with_media(prompt, total, boundaries)
-        return TokenCount(total=total, exact=True, per_message=boundaries, ids=encoded.ids)
-
-    def _known(self, prompt: Prompt) -> Turn | None:
-        if self._templates is None:
-            return None
-        template = self._templates.choose(prompt.tools_raw or None)
-        return self._turns.longest(self._turns.keys(prompt.messages), self._turns.kind(template.content_format))
+            return _with_media(prompt, len(ids) // 4, boundaries)
+        return TokenCount(total=len(ids) // 4, exact=True, per_message=boundaries, ids=ids)
 
     def _estimate(self, prompt: Prompt) -> TokenCount:
         """With the bytes per token that the tokenizer shows on a sample of this very prompt."""
@@ -172,31 +152,6 @@ def _with_media(prompt: Prompt, tokens: int, boundaries: tuple[int, ...]) -> Tok
         seen += message.media * estimate.media_tokens
         raised.append(boundary + seen)
     return TokenCount(total=tokens + estimate.media(prompt.messages), exact=False, per_message=tuple(raised))
-
-
-def _turn(
-    messages: tuple[dict[str, Any], ...], size: int, text: str, encoded: Encoded, ends: tuple[int, ...] | None
-) -> Turn:
-    return Turn(
-        messages,
-        size,
-        text[: encoded.clean_end],
-        encoded.ids[: encoded.clean_ids],
-        encoded.cut_starts,
-        encoded.cut_tokens,
-        tuple(end for end in ends or () if end < encoded.clean_end),
-    )
-
-
-def _joined(known: Turn, tail: Encoded) -> Encoded:
-    offset = len(known.ids) // 4
-    return Encoded(
-        known.ids + tail.ids,
-        known.cut_starts + tail.cut_starts,
-        known.cut_tokens + tuple(offset + tokens for tokens in tail.cut_tokens),
-        tail.clean_end,
-        len(known.ids) + tail.clean_ids,
-    )
 
 
 def _find_cuts(encoder: Encoder, templates: Templates) -> tuple[str, ...]:

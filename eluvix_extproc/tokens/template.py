@@ -33,6 +33,7 @@ _OUTPUT_FLOOR_CHARS = 1 << 20
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "range"})
 # transformers' own marker: text after it in the rendered prompt is what the template closes the last turn with.
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
 class TemplateFailed(Exception):
@@ -59,6 +60,7 @@ class ChatTemplate:
         environment.globals.pop("lipsum", None)
         self.content_format: ContentFormat = detect(environment.parse(source))
         self._template = environment.from_string(source)
+        self._names_content = "content" in source
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self._specials = dict(specials)
 
@@ -72,7 +74,31 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] | None = None,
         size_hint: int = 0,
     ) -> str:
-        """The text that the engine tokenises; `size_hint` is the request's size in bytes, which bounds the output.
+        """The text that the engine tokenises. See pieces()."""
+        return "".join(
+            self.pieces(
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                kwargs=kwargs,
+                size_hint=size_hint,
+            )
+        )
+
+    def pieces(
+        self,
+        messages: Conversation,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+        size_hint: int = 0,
+    ) -> list[str]:
+        """The text that the engine tokenises, in the pieces in which the template writes it: what repeats from turn to
+        turn is then told at the cost of a few pointers. `size_hint` is the request's size in bytes, which bounds the
+        output.
 
         Raises TemplateFailed whatever goes wrong.
         """
@@ -82,6 +108,8 @@ class ChatTemplate:
         if continue_final_message:
             if add_generation_prompt:
                 raise TemplateFailed("continue_final_message excludes add_generation_prompt")
+            if not self._names_content:
+                raise TemplateFailed("the template writes no content that could be continued")
             messages, final_text = _tag_final_text(messages)
         kwargs = kwargs or {}
         variables = {
@@ -98,9 +126,9 @@ class ChatTemplate:
             rendered = self._generate(variables, limit)
         except Exception as error:  # templates raise anything: TypeError, KeyError, RecursionError …
             raise TemplateFailed(str(error)) from error
-        return _cut_at_tag(rendered, final_text) if continue_final_message else rendered
+        return [_cut_at_tag("".join(rendered), final_text)] if continue_final_message else rendered
 
-    def _generate(self, variables: Mapping[str, Any], limit: int) -> str:
+    def _generate(self, variables: Mapping[str, Any], limit: int) -> list[str]:
         pieces: list[str] = []
         length = 0
         for piece in self._template.generate(variables):
@@ -108,11 +136,17 @@ class ChatTemplate:
             length += len(piece)
             if length > limit:
                 raise TemplateFailed("the output is out of proportion")
-        return "".join(pieces)
+        return pieces
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops: ClassVar[frozenset[str]] = frozenset({"*", "**"})  # type: ignore[misc]
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As jinja2 has it, but a message's members are found without an exception on the way."""
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":

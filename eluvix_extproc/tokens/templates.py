@@ -15,6 +15,12 @@ from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.tokens.conversation import template_message
 from eluvix_extproc.tokens.template import ChatTemplate, TemplateFailed
 
+_OWN_FORMAT = frozenset({"gpt_oss"})
+_OWN_RENDERER = frozenset({
+    "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM",
+    "InklingForCausalLM", "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Templates:
@@ -39,12 +45,14 @@ def load_templates(
     now: Callable[[], datetime],
 ) -> Templates | None:
     """None when the model has no template. Raises ConfigError when one does not compile."""
-    source, origin = _find_template(path, chat_template, config)
-    if source is None:
+    if chat_template is None and _is_rendered_without(path):
         return None
+    source, origin = _find_template(path, chat_template, config)
     try:
         compiled = {
-            name: ChatTemplate(text, specials, now=now) for name, text in source.items() if isinstance(text, str)
+            name: ChatTemplate(text, specials, now=now)
+            for name, text in source.items()
+            if name in ("default", "tool_use") and isinstance(text, str)
         }
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError([f"chat template {origin}, line {error.lineno}: {error.message}"]) from error
@@ -54,15 +62,35 @@ def load_templates(
     return Templates(default, compiled.get("tool_use", default))
 
 
+def _is_rendered_without(path: Path) -> bool:
+    """vLLM renders some models in code of its own, whatever template lies beside them (config/model.py,
+    renderers/online_renderer.py, tokenizers/registry.py)."""
+    folder = path.parent
+    if any(folder.glob("consolidated*.safetensors")) and (
+        (folder / "tekken.json").exists() or any(folder.glob("tokenizer.model.v*"))
+    ):
+        return True
+    try:
+        config = json.loads(path.with_name("config.json").read_bytes())
+        return config.get("model_type") in _OWN_FORMAT or not _OWN_RENDERER.isdisjoint(
+            config.get("architectures") or ()
+        )
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False
+
+
 def _find_template(
     path: Path, chat_template: str | Path | None, config: Mapping[str, Any]
-) -> tuple[dict[str, Any] | None, Path]:
-    """Sources by name: most models have only "default"; some add "tool_use"."""
+) -> tuple[dict[str, Any], Path]:
+    """Sources by name: most models have only "default"; some add "tool_use". {} when there is none."""
     if chat_template is not None:
         return {"default": _read(Path(chat_template))}, Path(chat_template)
+    files = {file.stem: file for file in sorted(path.with_name("additional_chat_templates").glob("*.jinja"))}
     beside = path.with_name("chat_template.jinja")
     if beside.exists():
-        return {"default": _read(beside)}, beside
+        files["default"] = beside
+    if files:
+        return {name: _read(file) for name, file in files.items()}, beside
     of_processor = path.with_name("chat_template.json")
     if of_processor.exists():
         try:
@@ -73,7 +101,7 @@ def _find_template(
     origin = path.with_name("tokenizer_config.json")
     if isinstance(declared, list):
         return {entry["name"]: entry["template"] for entry in declared}, origin
-    return ({"default": declared} if isinstance(declared, str) else None), origin
+    return (declared if isinstance(declared, dict) else {"default": declared}), origin
 
 
 def _read(path: Path) -> str:

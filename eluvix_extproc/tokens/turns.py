@@ -19,27 +19,37 @@ from eluvix_extproc.core.recall import beginning, joined_keys, longest
 
 # A number of its own and the slot that points to it.
 _NUMBER_BYTES = 28 + 8
+_TURN_BYTES = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The state after some messages: as handed to the template, and the part of the rendering that ends in a cut.
 
-    `ends` are where the first messages' turns end in that part; fewer than messages when some are not in it.
-    `messages_bytes` is what the messages occupy."""
+    That part is the text of `pieces` and then `rest`; its ids are the first `clean_ids` bytes of `ids`. `counts` are
+    the tokens up to the end of each of the first messages, as many as end in that part (None when the template
+    rewrites texts), and `end` is where the last of these does, within `rest`. `cuts` (places in `rest`) and the tokens
+    before them are those from there on. `piece_bytes` and `message_bytes` are what pieces and messages occupy.
+    """
 
     messages: tuple[dict[str, Any], ...]
-    messages_bytes: int
-    text: str
+    pieces: list[str]
+    rest: str
     ids: bytes
-    cut_starts: tuple[int, ...]
+    clean_ids: int
+    cuts: tuple[int, ...]
     cut_tokens: tuple[int, ...]
-    ends: tuple[int, ...]
+    counts: tuple[int, ...] | None
+    end: int
+    piece_bytes: int
+    message_bytes: int = 0
 
     def size(self) -> int:
-        """Bytes held."""
-        numbers = len(self.cut_starts) + len(self.cut_tokens) + len(self.ends)
-        return getsizeof(self.text) + getsizeof(self.ids) + self.messages_bytes + numbers * _NUMBER_BYTES
+        """Bytes held, a text that is message and piece at once counted twice."""
+        slots = len(self.pieces) + len(self.messages)
+        numbers = 2 * len(self.cuts) + len(self.counts or ())
+        texts = getsizeof(self.rest) + getsizeof(self.ids) + self.piece_bytes + self.message_bytes
+        return texts + numbers * _NUMBER_BYTES + slots * 8 + _TURN_BYTES
 
 
 class Turns:
@@ -64,9 +74,9 @@ class Turns:
         found = longest(self._memo, keys, kind)
         return found[1] if found else None
 
-    def keep(self, keys: bytes, kind: int, turn: Turn, replaced: Turn | None) -> None:
+    def keep(self, keys: bytes, kind: int, turn: Turn, replaced: Turn) -> None:
         """A conversation only grows, so its latest turn replaces the one before: a branch is served by the pieces."""
-        if replaced is not None and len(replaced.messages) < len(turn.messages):
+        if replaced.messages:
             self._memo.drop(beginning(keys, len(replaced.messages), kind))
         self._memo.put(beginning(keys, len(turn.messages), kind), turn, turn.size())
 

@@ -238,6 +238,8 @@ def test_every_kind_of_completions_prompt_is_read(stack: Stack, http2: bool, mar
     assert answer.status == 200, answer.body
     assert answer.ours("pd-role") == "decode"
     assert len(answer.ours("kv-prefix-hash") or "") == 64
-    told = (answer.ours("tokens") or "").partition(";")[0]
-    assert int(told) == answer.json["usage"]["prompt_tokens"]
+    told, _, source = (answer.ours("tokens") or "").partition(";source=")
+    # What was learned from other requests may be a few tokens off for these.
+    slack = 0 if source == "exact" else 4
+    assert abs(int(told) - answer.json["usage"]["prompt_tokens"]) <= slack
     assert stack.received_once(mark)["body_sha256"] == digest(body)

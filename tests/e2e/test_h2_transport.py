@@ -22,7 +22,7 @@ from tests.support.stack import Stack
 
 H2 = {"server": {**QUICK_STOP["server"], "transport": "h2"}, "timing": {"itl": "always"}}
 AT_ONCE = json.dumps({"status": 200, "body": {"choices": [], "usage": {"completion_tokens": 1}}})
-SOAK_ROUNDS = int(os.environ.get("SOAK_ROUNDS", "4"))   # about a hundred a minute
+SOAK_ROUNDS = int(os.environ.get("SOAK_ROUNDS", "4"))   # of some 45 requests each
 
 
 def hang_up(port: int, body: bytes, after: int) -> None:

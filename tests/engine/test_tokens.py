@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eluvix_extproc.core.prompt import Api
-from tests.engine import requests
+from tests.engine import options, requests
 from tests.engine.gateway import Gateway, Told, told, usage
 
 
@@ -39,6 +39,16 @@ def test_count_tokens(gateway: Gateway, kind: str) -> None:
 @pytest.mark.parametrize("kind", requests.GENERATE)
 def test_generate(gateway: Gateway, kind: str) -> None:
     check(gateway, "/inference/v1/generate", requests.GENERATE[kind])
+
+
+@pytest.mark.parametrize("kind", options.EXACT)
+def test_whatever_decides_the_prompt_is_understood(gateway: Gateway, kind: str) -> None:
+    check(gateway, *options.EXACT[kind])
+
+
+@pytest.mark.parametrize("kind", options.DECLARED)
+def test_what_only_the_engine_knows_is_declared(gateway: Gateway, kind: str) -> None:
+    assert told(gateway.ask(*options.DECLARED[kind])).source == "estimate"
 
 
 RENDERED: dict[str, tuple[Api, str, dict[str, dict[str, Any]]]] = {

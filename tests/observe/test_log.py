@@ -130,3 +130,18 @@ def test_a_closed_standard_error_loses_the_line_and_nothing_else(lines: io.Bytes
     log.configure("info", "json", later)
     log.log_exchange(record())
     assert only(later)["outcome"] == "completed"
+
+
+def test_a_wrong_tokenizer_is_warned_of_once_in_a_while(lines: io.BytesIO) -> None:
+    log.configure("info", "json", lines)
+    mismatches = log.Mismatches()
+    wrong = record(prompt_tokens_reported=4_000)
+    for now in (0.0, 1.0, log.WARN_EVERY_S - 1):
+        mismatches.note(wrong, now)
+        mismatches.note(record(), now)
+    line = only(lines)
+    assert (line["level"], line["model"], line["counted"], line["reported"]) == (
+        "warning", "llama-3.3-70b", 4_213, 4_000,
+    )  # fmt: skip
+    mismatches.note(wrong, log.WARN_EVERY_S)
+    assert len(lines.getvalue().splitlines()) == 2

@@ -38,6 +38,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((name, frozenset(labels.items())))
 
 
+MODEL = {"model": "llama-3.3-70b"}
 SERVED = {"gen_ai_request_model": "llama-3.3-70b", "role": "decode", "pool": "decode"}
 TTFT = "gen_ai_server_time_to_first_token_seconds"
 ITL = "gen_ai_server_time_per_output_token_seconds"
@@ -52,7 +53,8 @@ def test_a_completed_stream_fills_every_series_it_knows_of() -> None:
     assert value(samples, "eluvix_decision_seconds_bucket", le="0.0025") == 0
     assert value(samples, "eluvix_decision_seconds_bucket", le="0.005") == 1
     assert value(samples, "eluvix_prompt_tokens_sum", source="exact") == 4_213
-    assert value(samples, "eluvix_prompt_token_error_ratio_bucket", source="exact", le="0.0") == 1
+    assert value(samples, "eluvix_prompt_token_error_ratio_bucket", **MODEL, source="exact", le="0.0") == 1
+    assert value(samples, "eluvix_prompt_token_mismatches_total", **MODEL) is None
     assert value(samples, "eluvix_prefix_lookups_total", result="hit") == 1
     assert value(samples, "eluvix_prefix_cached_tokens_total", kind="predicted") == 4_096
     assert value(samples, "eluvix_prefix_cached_tokens_total", kind="checked") == 4_096
@@ -126,8 +128,14 @@ def test_an_estimate_is_never_reported_as_usage_but_its_error_is() -> None:
     assert value(unknown, f"{USAGE}_count", gen_ai_token_type="input", **SERVED) == 0
     told = after(record(sized=guess, prompt_tokens_reported=4_000))
     assert value(told, f"{USAGE}_sum", gen_ai_token_type="input", **SERVED) == 4_000
-    assert value(told, "eluvix_prompt_token_error_ratio_sum", source="estimate") == 0.25
-    assert value(told, "eluvix_prompt_token_error_ratio_count", source="exact") == 0
+    assert value(told, "eluvix_prompt_token_error_ratio_sum", **MODEL, source="estimate") == 0.25
+    assert value(told, "eluvix_prompt_token_error_ratio_count", **MODEL, source="exact") is None
+    assert value(told, "eluvix_prompt_token_mismatches_total", **MODEL) is None
+
+
+def test_an_exact_count_that_is_not_the_engines_is_a_mismatch() -> None:
+    samples = after(record(prompt_tokens_reported=4_214), record(), record(prompt_tokens_reported=9, status=500))
+    assert value(samples, "eluvix_prompt_token_mismatches_total", **MODEL) == 1
 
 
 def test_lookups_tell_a_miss_from_what_could_not_be_looked_up() -> None:
@@ -204,7 +212,7 @@ def test_gauges_follow_their_source() -> None:
 def test_every_metric_of_the_catalogue_is_exposed_with_help_and_its_labels() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.mirror(State(lambda: Fleet((Pool("p", Role.DECODE, "c"),)), dict, lambda: 0, lambda: 0))
-    metrics.observe(record(failopen="deadline", refused="no_worker"))
+    metrics.observe(record(failopen="deadline", refused="no_worker", prompt_tokens_reported=1))
     metrics.internal_error("routing")
     families = {family.name: family for family in text_string_to_metric_families(b"".join(metrics.pages()).decode())}
     for metric in CATALOGUE:

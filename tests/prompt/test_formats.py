@@ -229,6 +229,8 @@ def test_a_claude_code_request_keeps_its_billing_line_out_of_the_prompt() -> Non
         (Api.VLLM_GENERATE, {"token_ids": [[1], [2]]}, "token_ids"),
         (Api.VLLM_GENERATE, {"token_ids": [-1]}, "token_ids"),
         (Api.SGLANG_GENERATE, {"text": 5}, "text"),
+        (Api.SGLANG_GENERATE, {"text": [1, 2]}, "text"),
+        (Api.SGLANG_GENERATE, {"input_ids": "x"}, "input_ids"),
     ],
 )
 def test_what_no_engine_could_read(api: Api, body: dict[str, Any], param: str) -> None:

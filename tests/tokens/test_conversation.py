@@ -28,6 +28,7 @@ def shown(source: Any, content_format: Any = "string") -> Any:
         (None, "", []),
         ([], "", []),
         (["t", TEXT], "t\nt", [TEXT, TEXT]),
+        (["", "t", ""], "t", [{"type": "text", "text": ""}, TEXT, {"type": "text", "text": ""}]),
         ([TEXT, IMAGE], "t", [TEXT, {"type": "image"}]),
         ([{"type": "refusal", "refusal": "no"}], "no", [{"type": "text", "text": "no"}]),
         ([{"type": "thinking", "thinking": "hm"}], "hm", [{"type": "text", "text": "hm"}]),
@@ -101,6 +102,7 @@ def test_developers_speak_as_the_system_where_the_template_knows_none() -> None:
         {"role": "system", "content": "system 0\n\ndeveloper 2"},
         {"role": "user", "content": "user 1"},
     ]
+    assert shown({"role": "developer", "content": "t"}) == {"role": "developer", "content": "t", "tools": None}
     parts = [{"role": "user", "content": []}, {"role": "developer", "content": [TEXT, TEXT], "tools": None}]
     assert without_developers(parts)[0] == {"role": "system", "content": "t\nt"}
 

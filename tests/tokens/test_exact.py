@@ -242,6 +242,49 @@ def test_the_template_is_found_where_models_keep_it(tmp_path: Path, place: str, 
     assert unpacked(count.ids) == oracle.ids("<|turn|>hi")
 
 
+def test_a_template_for_tools_may_be_a_file_of_its_own(tmp_path: Path, oracle: Oracle) -> None:
+    shutil.copy(TINY, tmp_path / "tokenizer.json")
+    (tmp_path / "chat_template.jinja").write_text("<|turn|>{{ messages[0].content }}")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("<|tool|>")
+    counter = from_file(tmp_path / "tokenizer.json")
+    assert unpacked(counter.count(chat(message("user", "hi"))).ids) == oracle.ids("<|turn|>hi")
+    assert unpacked(counter.count(chat(message("user", "hi"), tools=TOOLS)).ids) == oracle.ids("<|tool|>")
+
+
+@pytest.mark.parametrize("config", [{"model_type": "gpt_oss"}, {"architectures": ["DeepseekV32ForCausalLM"]}])
+def test_a_model_that_the_engine_renders_in_code_has_no_exact_chats(tmp_path: Path, config: dict[str, Any]) -> None:
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        shutil.copy(TINY.with_name(name), tmp_path / name)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    counter = from_file(tmp_path / "tokenizer.json")
+    assert counter.source == ESTIMATE
+    assert counter.count(completion("text")).exact and not counter.count(chat(message("user", "text"))).exact
+    assert from_file(tmp_path / "tokenizer.json", tmp_path / "chat_template.jinja").source == EXACT
+
+
+def test_the_post_processor_alone_says_what_stands_around_a_completion(tmp_path: Path, oracle: Oracle) -> None:
+    shutil.copy(TINY, tmp_path / "tokenizer.json")
+    config = {"bos_token": "<|bos|>", "eos_token": "<|eos|>", "add_bos_token": False, "add_eos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    count = from_file(tmp_path / "tokenizer.json").count(completion("a text"))
+    assert unpacked(count.ids) == oracle.ids("a text", specials=True)
+
+
+@pytest.mark.parametrize("extra", [["<|mine|>"], {"image_token": "<|mine|>"}])
+def test_special_tokens_without_a_usual_name_are_added(tmp_path: Path, extra: Any) -> None:
+    shutil.copy(TINY, tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_special_tokens": extra}))
+    assert from_file(tmp_path / "tokenizer.json").count(completion("<|mine|>", add_special_tokens=False)).total == 1
+
+
+def test_special_tokens_in_texts_are_text_where_the_configuration_says_so(tmp_path: Path) -> None:
+    shutil.copy(TINY, tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"split_special_tokens": True}))
+    count = from_file(tmp_path / "tokenizer.json").count(completion("<|turn|>", add_special_tokens=False))
+    assert count.exact and count.total > 1
+
+
 def test_added_tokens_that_only_the_config_declares_are_added(tmp_path: Path) -> None:
     shutil.copy(TINY, tmp_path / "tokenizer.json")
     declared = {"9999": {"content": "<|extra|>", "special": True}}

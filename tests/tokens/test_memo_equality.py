@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from eluvix_extproc.core.prompt import Message
+from eluvix_extproc.core.prompt import Message, Prompt
+from eluvix_extproc.core.recall import Recall
 from eluvix_extproc.tokens.exact import ExactCounter, from_file
 from tests.tokens.prompts import TINY, Oracle, chat, completion, message, unpacked
 
@@ -24,6 +27,7 @@ TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join) | st.text(max_size=20)
 TOOLS = st.none() | st.just([{"type": "function", "function": {"name": "f"}}])
 HISTORY = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), min_size=1, max_size=8)
 
+KEYS = Recall(0, seed=5)
 MEMO_BYTES = {"off": 0, "starved": 3_000, "plenty": 8 << 20}
 
 
@@ -66,6 +70,59 @@ def test_boundaries_do_not_depend_on_the_memo(counter: ExactCounter, history: An
         assert count == bare.count(chat(*turns))
         assert list(count.per_message) == sorted(count.per_message)
         assert not count.per_message or count.per_message[-1] <= count.total
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+OPTIONS = st.fixed_dictionaries({
+    "tools": TOOLS,
+    "kwargs": st.sampled_from([None, {"thinking": False}, {"bos_token": "<|turn|>"}, {"tools": [{"a": 1}]}]),
+    "opened": st.sampled_from([{}, {"add_generation_prompt": False}]),
+    "continued": st.booleans(),
+    "keys": st.booleans(),
+})  # fmt: skip
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["user", "assistant", "call", "parts", "developer", "branch"]), TEXTS, OPTIONS),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps=STEPS)
+def test_whatever_is_asked_of_a_conversation_the_memo_changes_nothing(counter: ExactCounter, steps: Any) -> None:
+    for prompt in asked(steps):
+        assert counter.count(prompt) == from_file_once().count(prompt)
+        assert counter.cost_s(prompt) > 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps=STEPS)
+def test_threads_that_share_a_memo_change_nothing(counter: ExactCounter, steps: Any) -> None:
+    prompts = asked(steps) * 3
+    with ThreadPoolExecutor(4) as pool:
+        counts = list(pool.map(counter.count, prompts))
+    assert counts == [from_file_once().count(prompt) for prompt in prompts]
+
+
+def asked(steps: Any) -> list[Prompt]:
+    """The prompts of a conversation that grows and forks, asked each time in another way."""
+    turns: list[Message] = []
+    prompts = []
+    for kind, text, options in steps:
+        if kind == "branch":
+            turns = [*turns[: len(turns) // 2], message("user", text)]
+        elif kind == "call":
+            turns += [message("assistant", None, tool_calls=[CALL]), message("tool", text, tool_call_id="1")]
+        elif kind == "parts":
+            turns.append(message("user", [{"type": "text", "text": text}, {"type": "text", "text": "x"}]))
+        else:
+            turns.append(message(kind, text))
+        sent = [structs.replace(each, key=KEYS.keys([each.raw])[0]) for each in turns] if options["keys"] else turns
+        ending = options["opened"]
+        if options["continued"]:
+            ending = {"add_generation_prompt": False, "continue_final_message": True}
+        prompts.append(chat(*sent, tools=options["tools"], kwargs=options["kwargs"], **ending))
+    return prompts
 
 
 @pytest.mark.parametrize("scheme", ["first", "always"])

@@ -96,7 +96,20 @@ def test_a_continued_list_of_parts_ends_with_its_last_text() -> None:
 @pytest.mark.parametrize("messages", [[], [{"role": "assistant", "content": [{"type": "image"}]}]])
 def test_nothing_to_continue_fails(messages: Any) -> None:
     with pytest.raises(TemplateFailed):
-        render("{{ messages }}", messages, add_generation_prompt=False, continue_final_message=True)
+        render("{{ messages[-1].content }}", messages, add_generation_prompt=False, continue_final_message=True)
+
+
+def test_a_template_without_content_continues_nothing() -> None:
+    with pytest.raises(TemplateFailed):
+        render("{{ messages }}", add_generation_prompt=False, continue_final_message=True)
+
+
+def test_members_of_messages_do_not_hide_what_a_mapping_can_do() -> None:
+    message = [{"role": "user", "content": "hi", "items": "mine", "absent": None}]
+    source = (
+        "{% for key, value in messages[0].items() %}{{ key }} {% endfor %}{{ messages[0].role }}{{ messages[0].no }}"
+    )
+    assert render(source, message) == "role content items absent user"
 
 
 @pytest.mark.parametrize(
