@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import socket
 import ssl
@@ -21,9 +22,10 @@ from eluvix_extproc.core.record import Outcome
 from eluvix_extproc.core.sides import Limits
 from eluvix_extproc.wire import h2_calls, h2_server
 from eluvix_extproc.wire.h2 import frames
+from eluvix_extproc.wire.h2.sending import Stream
 from eluvix_extproc.wire.h2_server import SERVICE, GrpcServer, H2Server, credentials
 from eluvix_extproc.wire.pb import health_pb2
-from eluvix_extproc.wire.session import Transport
+from eluvix_extproc.wire.session import Session, Transport
 from tests.wire.h2.peer import BLOCK, data, frame, headers, long
 from tests.wire.test_server import PATIENCE_S, Harness, Peer, serving, whole_exchange
 
@@ -367,6 +369,23 @@ async def test_a_body_beyond_the_limit_may_come_as_one_message() -> None:
         await peer.request_body(bytes(2_000_000))
         reply = await peer.reply()
         assert reply is not None and reply.immediate_response.status.code == 413
+
+
+async def test_calls_free_themselves() -> None:
+    """Without the garbage collector, which is told to look rarely."""
+    harness = Harness()
+    async with serving(harness) as (_, channel):
+        await whole_exchange(channel)
+        gc.collect()
+        gc.disable()
+        try:
+            for mode in ("hybrid", "full-duplex"):
+                await whole_exchange(channel, mode)
+            await harness.until(lambda: len(harness.records) == 3)
+            kinds = (h2_calls.StreamedCall, Stream, Session)
+            assert [each for each in gc.get_objects() if isinstance(each, kinds)] == []
+        finally:
+            gc.enable()
 
 
 # ---- where it listens ------------------------------------------------------------------------------------------------
