@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hpack import Decoder
+from hpack import Decoder, Encoder, NeverIndexedHeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eluvix_extproc.wire.h2.blocks import Blocks, encode
+from eluvix_extproc.wire.h2.blocks import UNREAD, BlockError, Blocks, Malformed, encode
 from eluvix_extproc.wire.h2.grpc import (
     RESPONSE,
     CallError,
@@ -137,3 +137,53 @@ LENGTHS = st.sampled_from([0, 1, 126, 127, 128, 254, 255, 256, 5_000])
 def test_encoded_blocks_are_what_hpack_reads(fields: list[tuple[bytes, int]]) -> None:
     made = [(name, b"v" * length) for name, length in fields]
     assert [(bytes(n), bytes(v)) for n, v in Decoder().decode(encode(made), raw=True)] == made
+
+
+ENCODED = st.sampled_from([*UNREAD, b"x", b"grpc-timeout", b":path", b"content-type", b"te"])
+VALUES = st.one_of(st.sampled_from([b"1S", b"trailers", b"x-request-id", b"\x8c"]), st.binary(max_size=20))
+
+
+def stateless() -> Blocks:
+    blocks = Blocks()
+    blocks.acknowledged()
+    blocks.request(b"\x20" + encode(FIELDS))
+    return blocks
+
+
+@given(st.lists(st.tuples(st.lists(st.tuples(ENCODED, VALUES), max_size=4), st.booleans(), st.booleans()), max_size=5))
+def test_a_known_block_says_what_decoding_it_would(
+    requests: list[tuple[list[tuple[bytes, bytes]], bool, bool]]
+) -> None:
+    """One connection that remembers, and a fresh one for each request."""
+    remembering = stateless()
+    for fields, huffman, indexed in requests:
+        encoder = Encoder()
+        encoder.header_table_size = 0
+        encoder.table_size_changes = []
+        typed = [(name, value) if indexed else NeverIndexedHeaderTuple(name, value) for name, value in FIELDS + fields]
+        block = encoder.encode(typed, huffman=huffman)
+        found = []
+        for blocks in (remembering, stateless()):
+            try:
+                found.append((blocks.request(block), ""))
+            except (Malformed, BlockError) as error:
+                found.append((None, type(error).__name__))
+        if not any(name in UNREAD for name, _ in fields):
+            assert found[0] == found[1]
+        elif found[1][0] is not None:   # a bad value that nobody reads goes unseen where the rest is known
+            assert found[0] == found[1]
+
+
+IDS = st.text("0123456789abcdef-", max_size=60)
+
+
+@given(st.sampled_from(UNREAD), st.lists(IDS, min_size=2, max_size=4), st.booleans())
+def test_ids_and_traces_are_not_what_a_block_is_known_by(name: bytes, values: list[str], huffman: bool) -> None:
+    blocks = stateless()
+    found = set()
+    for value in values:
+        encoder = Encoder()
+        encoder.header_table_size = 0
+        encoder.table_size_changes = []
+        found.add(id(blocks.request(encoder.encode([*FIELDS, (name, value.encode())], huffman=huffman))))
+    assert len(found) == 1
