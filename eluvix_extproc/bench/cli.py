@@ -24,6 +24,7 @@ from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
 from eluvix_extproc.bench.report import Run, as_json, as_table
 from eluvix_extproc.bench.rounds import measure, scenarios
+from eluvix_extproc.bench.turns import measure_turns, turns_table
 from eluvix_extproc.errors import ConfigError
 from eluvix_extproc.sim.processes import EnvoyMissing, NotReady
 
@@ -64,8 +65,7 @@ def bench(
     tokenizer = str(Path(tokenizer).resolve()) if tokenizer else None
     try:
         if inprocess:
-            figures = measure_inprocess(tokenizer, count)
-            _print({"inprocess_cpu_us": figures}, inprocess_table(figures), json_file)
+            _print(*_in_process(tokenizer, count), json_file)
             return
         report = _through_envoy(profile, tokenizer, transport, count, _QUICK_SCALE if quick else 1.0, echo, only)
     except (EnvoyMissing, NotReady) as error:
@@ -75,6 +75,15 @@ def bench(
     _print(report, as_table(report), json_file)
     if report["failures"] or report["unsteered"] or report["failed_streams"]:
         raise SystemExit(1)
+
+
+def _in_process(tokenizer: str | None, rounds: int) -> tuple[dict[str, Any], str]:
+    figures = measure_inprocess(tokenizer, rounds)
+    report, table = {"inprocess_cpu_us": figures}, inprocess_table(figures)
+    turns = measure_turns(tokenizer, rounds)
+    if turns is not None:
+        report, table = {**report, "turns_cpu_us": turns}, f"{table}\n\n{turns_table(turns)}"
+    return report, table
 
 
 def _through_envoy(

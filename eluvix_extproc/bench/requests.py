@@ -49,7 +49,7 @@ def fresh(seed: int, size: int, count: int, answer: str) -> Batch:
 
 def fresh_bodies(seed: int, size: int, count: int, answer: str) -> list[bytes]:
     rng = random.Random(seed)
-    return [chat([_text(rng, size - 200)], answer) for _ in range(count)]
+    return [chat([text(rng, size - 200)], answer) for _ in range(count)]
 
 
 def follow_ups(seed: int, size: int, count: int, answer: str) -> Batch:
@@ -57,8 +57,8 @@ def follow_ups(seed: int, size: int, count: int, answer: str) -> Batch:
     rng = random.Random(seed)
     warm, measured = [], []
     for _ in range(count):
-        history = [_text(rng, int(size * _HISTORY_SHARE))]
-        turn = [_text(rng, 300), _text(rng, max(100, size - int(size * _HISTORY_SHARE) - 600))]
+        history = [text(rng, int(size * _HISTORY_SHARE))]
+        turn = [text(rng, 300), text(rng, max(100, size - int(size * _HISTORY_SHARE) - 600))]
         warm.append(request(chat(history, "whole"), "whole"))
         measured.append(request(chat(history + turn, answer), answer))
     return Batch(warm, measured)
@@ -72,6 +72,6 @@ def chat(texts: list[str], answer: str = "whole") -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _text(rng: random.Random, size: int) -> str:
+def text(rng: random.Random, size: int) -> str:
     text = " ".join(rng.choices(_WORDS, k=size // 4 + 8))
     return text[:size]

@@ -16,7 +16,8 @@ SGLang (mem_cache/hicache_storage.py, get_hash_str):
 
     h_i = SHA256(h_{i-1} ‖ token ids of page i as u32 little-endian), h_{i-1} left out for the first page
 
-Its events carry the first 8 bytes as a signed number.
+Its events carry the first 8 bytes as a signed number. Where a request has a salt its versions differ; such chains are
+not reproduced.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from eluvix_extproc.core.value import Value
 
 DEFAULT_SEED = "vllm-none-hash"
 _NULL = b"\xf6"
+_DIGEST_FIRST = b"\x83\x58\x20"    # a list of three, its first element 32 bytes
+_ENCODED_KEPT = 1 << 17
 
 
 class Medium(Value, frozen=True):
@@ -43,11 +46,13 @@ class Medium(Value, frozen=True):
 
 class Extra(Value, frozen=True):
     """What keeps equal tokens apart. `adapter` is the LoRA's name and the path that the engine loaded it from, `media`
-    are in the order of their offsets. `tagged` False is the form of vLLM 0.22 to 0.30, which has the salt alone."""
+    are in the order of their offsets. `embeddings` are of a prompt that is given so: of each whole block the SHA-256 of
+    its part of the tensor. `tagged` False is the form of vLLM 0.22 to 0.30, which has the salt alone."""
 
     salt: str = ""
     adapter: tuple[str, str] | None = None
     media: tuple[Medium, ...] = ()
+    embeddings: tuple[bytes, ...] = ()
     tagged: bool = True
 
 
@@ -64,11 +69,13 @@ def vllm_digests(
     """
     digest = parent or vllm_root(seed)
     head = _head(4, block_size)
+    tokens = list(map(_ENCODED.__getitem__, ids))
+    keys = _NULL
     digests = []
     for number, start in enumerate(range(0, len(ids) - block_size + 1, block_size), first):
-        tokens = b"".join(map(_unsigned, ids[start : start + block_size]))
-        keys = _NULL if extra == NO_EXTRA else _extra_keys(extra, number * block_size, block_size)
-        digest = sha256(b"\x83\x58\x20%b%b%b%b" % (digest, head, tokens, keys)).digest()
+        if extra is not NO_EXTRA:
+            keys = _extra_keys(extra, number, block_size)
+        digest = sha256(b"".join((_DIGEST_FIRST, digest, head, *tokens[start : start + block_size], keys))).digest()
         digests.append(digest)
     return digests
 
@@ -122,8 +129,9 @@ def unpacked(ids: bytes) -> Sequence[int]:
     return numbers
 
 
-def _extra_keys(extra: Extra, start: int, size: int) -> bytes:
-    """In the engine's order: adapter, media that this block has a part of, salt (first block only)."""
+def _extra_keys(extra: Extra, number: int, size: int) -> bytes:
+    """In the engine's order: adapter, media that this block has a part of, salt (first block only), embeddings."""
+    start = number * size
     keys = []
     if extra.adapter is not None:
         keys.append(_list(_text("lora"), _text(extra.adapter[0]), _text(extra.adapter[1])))
@@ -132,8 +140,11 @@ def _extra_keys(extra: Extra, start: int, size: int) -> bytes:
         for medium in extra.media
         if medium.offset < start + size and start < medium.offset + medium.length
     ]
-    if extra.salt and start == 0:
+    if extra.salt and number == 0:
         keys.append(_list(_text("cache_salt"), _text(extra.salt)) if extra.tagged else _text(extra.salt))
+    if extra.embeddings:
+        digest = extra.embeddings[number]
+        keys.append(_list(_text("prompt_embeds"), _head(2, len(digest)) + digest))
     return _list(*keys) if keys else _NULL
 
 
@@ -150,10 +161,14 @@ def _integer(value: int) -> bytes:
     return _head(0, value) if value >= 0 else _head(1, -1 - value)
 
 
-@lru_cache(1 << 17)
-def _unsigned(value: int) -> bytes:
-    """Kept: the same few ten thousand tokens make up most of all text."""
-    return _head(0, value)
+class _Encoded(dict[int, bytes]):
+    """Token ids as CBOR. Kept, up to a limit: the same few ten thousand tokens make up most of all text."""
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = _head(0, value)
+        if len(self) < _ENCODED_KEPT:
+            self[value] = encoded
+        return encoded
 
 
 def _head(kind: int, value: int) -> bytes:
@@ -168,3 +183,4 @@ def _head(kind: int, value: int) -> bytes:
 
 
 _SIZES = ((24, 1), (25, 2), (26, 4), (27, 8))
+_ENCODED = _Encoded()

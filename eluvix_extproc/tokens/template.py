@@ -131,7 +131,8 @@ class ChatTemplate:
     def _generate(self, variables: Mapping[str, Any], limit: int) -> list[str]:
         pieces: list[str] = []
         length = 0
-        for piece in self._template.generate(variables):
+        # Template.generate() would only dress up the exceptions.
+        for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
             pieces.append(piece)
             length += len(piece)
             if length > limit:

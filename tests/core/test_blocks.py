@@ -67,9 +67,10 @@ HASHES = json.loads((KV / "vllm-0.32-hashes.json").read_text())["cases"]
 
 
 @pytest.mark.parametrize("case", HASHES, ids=lambda case: case["what"])
-def test_adapters_media_and_salts_as_the_engine_has_them(case: dict[str, Any]) -> None:
+def test_adapters_media_embeddings_and_salts_as_the_engine_has_them(case: dict[str, Any]) -> None:
     adapter = tuple(case["adapter"]) if "adapter" in case else None
-    extra = Extra(case.get("salt", ""), adapter, tuple(Medium(*medium) for medium in case.get("media", ())))
+    media = tuple(Medium(*medium) for medium in case.get("media", ()))
+    extra = Extra(case.get("salt", ""), adapter, media, tuple(map(bytes.fromhex, case.get("embeddings", ()))))
     digests = vllm_digests(case["ids"], case["block_size"], seed=case["seed"], extra=extra)
     assert [digest.hex() for digest in digests] == case["hashes"]
 

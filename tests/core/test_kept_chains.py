@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from eluvix_extproc.core.hints import VolatileLines
 from eluvix_extproc.core.prefix import BLOCK_TOKENS, chain
 from eluvix_extproc.core.prompt import Api, Message, Prompt, TokenCount
-from eluvix_extproc.core.recall import Recall
+from eluvix_extproc.core.recall import Heads
 
-RECALL = Recall(0, seed=11)
+HEADS = Heads(0, seed=11)
 ROLES, SIZES = st.sampled_from(["system", "user", "assistant"]), st.sampled_from([1, 300, 5_000, 20_000])
 MESSAGES = st.lists(st.tuples(ROLES, SIZES, st.integers(0, 3)), min_size=1, max_size=6)
 
@@ -23,7 +23,7 @@ def message(role: str, size: int, letter: int) -> Message:
     text = f"Date: {letter}\n" + "abcd"[letter] * size
     raw = msgspec.json.encode({"role": role, "content": text})
     canonical = text.encode() + role.encode() + len(text).to_bytes(8, "little") + b"s"
-    return Message(role, canonical, text, raw, 0, RECALL.keys([raw])[0])
+    return Message(role, canonical, text, raw, 0, HEADS.key(raw))
 
 
 def prompt(messages: list[Message], **fields: Any) -> Prompt:

@@ -9,6 +9,7 @@ import pytest
 from eluvix_extproc.core.prompt import Api
 from tests.engine import options, requests
 from tests.engine.gateway import Gateway, Told, told, usage
+from tests.support.processes import wait_until
 
 
 def check(gateway: Gateway, path: str, fields: dict[str, Any]) -> None:
@@ -73,3 +74,22 @@ def test_ids_of_a_completion(gateway: Gateway, kind: str) -> None:
     fields = requests.COMPLETIONS[kind]
     (rendered,) = gateway.ask_engine("/v1/completions/render", fields).json
     assert gateway.our_own.ids(Api.OPENAI_COMPLETIONS, fields) == rendered["token_ids"]
+
+
+def test_the_sidecar_saw_no_exact_count_that_was_not_the_engines(gateway: Gateway) -> None:
+    """Of whatever was asked so far, in whole answers and in streams: it compares each with the answer's usage."""
+
+    def compared() -> float:
+        return gateway.stack.metric("eluvix_prompt_token_error_ratio_count", model=gateway.exact, source="exact")
+
+    before = compared()
+    for streamed in (False, True):
+        for path, fields in (
+            ("/v1/chat/completions", {"messages": requests.TURNS, "stream_options": {"include_usage": True}}),
+            ("/v1/responses", {"input": requests.TEXT}),
+            ("/v1/messages", {"messages": requests.TURNS, "max_tokens": 1}),
+        ):
+            sent = {name: value for name, value in fields.items() if streamed or name != "stream_options"}
+            assert gateway.ask(path, {**sent, "max_tokens": 1, "max_output_tokens": 1, "stream": streamed}).ended
+    wait_until(lambda: compared() >= before + 6, "the comparisons")
+    assert gateway.stack.metric("eluvix_prompt_token_mismatches_total", model=gateway.exact) == 0

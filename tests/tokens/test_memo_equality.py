@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from eluvix_extproc.core.prompt import Message, Prompt
-from eluvix_extproc.core.recall import Recall
+from eluvix_extproc.core.recall import Heads
 from eluvix_extproc.tokens.exact import ExactCounter, from_file
 from tests.tokens.prompts import TINY, Oracle, chat, completion, message, unpacked
 
@@ -27,7 +27,7 @@ TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join) | st.text(max_size=20)
 TOOLS = st.none() | st.just([{"type": "function", "function": {"name": "f"}}])
 HISTORY = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), min_size=1, max_size=8)
 
-KEYS = Recall(0, seed=5)
+KEYS = Heads(0, seed=5)
 MEMO_BYTES = {"off": 0, "starved": 3_000, "plenty": 8 << 20}
 
 
@@ -117,7 +117,7 @@ def asked(steps: Any) -> list[Prompt]:
             turns.append(message("user", [{"type": "text", "text": text}, {"type": "text", "text": "x"}]))
         else:
             turns.append(message(kind, text))
-        sent = [structs.replace(each, key=KEYS.keys([each.raw])[0]) for each in turns] if options["keys"] else turns
+        sent = [structs.replace(each, key=KEYS.key(each.raw)) for each in turns] if options["keys"] else turns
         ending = options["opened"]
         if options["continued"]:
             ending = {"add_generation_prompt": False, "continue_final_message": True}
