@@ -204,14 +204,14 @@ class Control(Sending):
             raise ConnectionEnds(Code.PROTOCOL_ERROR, "a stream that was never opened")
 
     def _stream_error(self, number: int, code: Code) -> None:
-        """End one stream, whether it is there or not."""
-        self.output.append(frames.rst_stream(number, code))
+        """End one stream, also one that is gone; one that was never opened cannot be."""
         stream = self.streams.get(number)
+        if number & 1 and number <= self._last:
+            self.output.append(frames.rst_stream(number, code))
+            self._gone[number] = True
         if stream is not None:
             self._forget(stream, True)
             self._events.append(Reset(stream, code))
-        elif number & 1 and number <= self._last:
-            self._gone[number] = True
         self._spend(Abuse.STREAM_ERRORS)
 
     def _spend(self, what: Abuse) -> None:

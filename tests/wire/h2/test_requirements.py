@@ -181,6 +181,13 @@ def test_more_streams_than_allowed() -> None:
     peer.open(2 * MAX_STREAMS + 3)
 
 
+def test_a_stream_that_was_never_opened_is_not_reset() -> None:
+    peer = Peer()
+    assert peer.give(frame(frames.PRIORITY, 0, 3, long(3) + b"\x10"), frame(frames.PRIORITY, 0, 3)) == []
+    assert peer.sent() == []
+    peer.open(3)
+
+
 def test_a_stream_cannot_depend_on_itself() -> None:
     peer = Peer()
     peer.open(1)
