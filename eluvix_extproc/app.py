@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from eluvix_extproc.admin.server import AdminServer, AdminState
 from eluvix_extproc.config.checks import referenced_files
+from eluvix_extproc.config.fleet import said_block_sizes
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.config.watch import FileWatch, redacted
 from eluvix_extproc.core.headers import HeaderSettings
@@ -99,6 +100,7 @@ class App:
             on_gone=self._worker_gone,
             on_itl=self._pace.observe_scrape,
             on_failed=self._metrics.scrape_failed,
+            block_sizes=said_block_sizes(settings.models),
         )
         self._metrics.mirror(
             State(
@@ -200,7 +202,7 @@ class App:
             self._metrics.config_reloaded(False)
             logger.error("reload refused", problems=error.problems)
             return
-        await self._keeper.reconfigure(settings.pools, settings.scrape)
+        await self._keeper.reconfigure(settings.pools, settings.scrape, said_block_sizes(settings.models))
         self._settings, self._services = settings, services
         self._watch_files(settings)
         log.configure(settings.logging.level, settings.logging.format)

@@ -81,7 +81,8 @@ class Models:
         model = self.find(prompt)
         if model is not None:
             return model, model.counter
-        return None, self.unknown or next(iter(self.by_name.values())).counter
+        # What counts for unknown models may have a length, and be empty, so "or" would pass over it.
+        return None, next(iter(self.by_name.values())).counter if self.unknown is None else self.unknown
 
     def learn(self, record: Record) -> None:
         """Let the estimate behind `record` learn from what its answer reported, where both are sound."""
@@ -216,15 +217,7 @@ class Router:
     def _read_and_study(self, ask: Decide) -> Study:
         if not ask.body:
             return self._unread(ask)
-        encoding = ask.headers.get("content-encoding", "")
-        body = decoded(ask.body, encoding, self._max_body_bytes, complete=ask.complete) if encoding else ask.body
-        if ask.complete and len(body) > self._max_held_bytes:
-            # What a small body unfolds to is worth no more work than one that was sent so large, nor less care.
-            _refuse_reserved(body)
-            head = body[: self._max_held_bytes]
-            prompt = parse(ask.api, head, body_bytes=len(body), complete=False)
-            return self._study(ask, head, prompt, *self._models.counted_by(prompt))
-        prompt = _read(ask, body)
+        body, prompt = read(ask, self._max_body_bytes, self._max_held_bytes)
         return self._study(ask, body, prompt, *self._models.counted_by(prompt))
 
     def _study(self, ask: Decide, body: bytes, prompt: Prompt, model: Model | None, counter: Counter) -> Study:
@@ -283,15 +276,28 @@ class Router:
         return Claim(lease, self._pace, study.sized.model, study.max_tokens)
 
 
-def _read(ask: Decide, body: bytes) -> Prompt:
-    return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
+def read(ask: Decide, max_body_bytes: int, max_held_bytes: int) -> tuple[bytes, Prompt]:
+    """What is studied of the body, without its content-encoding, and its prompt. Raises EluvixError."""
+    encoding = ask.headers.get("content-encoding", "")
+    body = decoded(ask.body, encoding, max_body_bytes, complete=ask.complete) if encoding else ask.body
+    if ask.complete and len(body) > max_held_bytes:
+        # What a small body unfolds to is worth no more work than one that was sent so large, nor less care.
+        refuse_reserved(body)
+        head = body[:max_held_bytes]
+        return head, parse(ask.api, head, body_bytes=len(body), complete=False)
+    return body, _read(ask, body)
 
 
-def _refuse_reserved(body: bytes) -> None:
+def refuse_reserved(body: bytes) -> None:
+    """Raises MalformedBody for a body, of which only a head is parsed, with a member that only the gateway may set."""
     guard = Guard()
     for start in range(0, len(body), GUARDED_AT_ONCE):
         if guard.feed(body[start : start + GUARDED_AT_ONCE]):
             raise MalformedBody("the request carries a field reserved for the gateway")
+
+
+def _read(ask: Decide, body: bytes) -> Prompt:
+    return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
 
 
 def _hints(study: Study) -> tuple[PrefixPoint, ...]:

@@ -50,6 +50,7 @@ def _load(load: Load, now: float) -> dict[str, object]:
         "kv_usage": load.kv_usage,
         "itl_ms": _ms(load.itl_s),
         "block_size": load.block_size,
+        "block_size_as_configured": load.block_size_as_configured,
     }
 
 

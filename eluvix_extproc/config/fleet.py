@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -83,7 +84,11 @@ class ModelSettings(Section):
         "own type.",
     )
     block_size: int = Field(
-        default=16, ge=1, le=4_096, description="Tokens in one KV-cache block of the engine (`--block-size`)."
+        default=16,
+        ge=1,
+        le=4_096,
+        description="Tokens in one KV-cache block of the engine (`--block-size`), for `explain`. Where it is said, a "
+        "worker that reports another size is logged, and marked in `/fleet`.",
     )
     block_hash_seed: str = Field(
         default="",
@@ -95,6 +100,11 @@ class ModelSettings(Section):
     def names(self) -> tuple[str, ...]:
         """Every name that clients may use, the model's own first."""
         return tuple(dict.fromkeys((self.name, *self.served, *self.adapters)))
+
+
+def said_block_sizes(models: Iterable[ModelSettings]) -> frozenset[int]:
+    """Without the default of those that say nothing."""
+    return frozenset(model.block_size for model in models if "block_size" in model.model_fields_set)
 
 
 class WorkerSource(Section):

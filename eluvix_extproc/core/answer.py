@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from eluvix_extproc.core.answers import FORMATS, Format, Usage
+from eluvix_extproc.core.answers import FORMATS, TOKEN, Format, Usage
 from eluvix_extproc.core.events import Headers
-from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.core.prompt import GENERATING, Api
 from eluvix_extproc.core.sse import SseSplitter
 
 # Non-streamed answers are held for their `usage`; beyond this they are let go unread, since Envoy stalls a worker
 # whose answer is held beyond its buffer limit (1 MiB by default).
 MAX_HELD_ANSWER = 512 * 1024
+
 
 class Answer(Protocol):
     """Facts grow with every `feed`.
@@ -82,8 +83,10 @@ class StreamedAnswer(_Facts):
             self.last_token_at = now
             if self.first_token_at is None:
                 self.first_token_at = now
+            if said is TOKEN:
+                return
         if said.usage is not None:
-            self.usage = said.usage.over(self.usage)
+            self.usage = said.usage
         if said.failed:
             self.failed = True
         if said.ended:
@@ -145,7 +148,7 @@ def answer_of(headers: Headers, api: Api) -> Answer:
         return OpaqueAnswer()
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "text/event-stream":
-        return StreamedAnswer(FORMATS[api]())
+        return StreamedAnswer(FORMATS[api]()) if api in GENERATING else OpaqueAnswer()
     if media_type == "application/json" or media_type.endswith("+json"):
         length = headers.get("content-length", "")
         return WholeAnswer(FORMATS[api](), int(length) if length.isdecimal() and length.isascii() else None)

@@ -25,7 +25,8 @@ class Load:
 
     `at` is the scrape's instant (monotonic seconds), `own_in_flight` what we ourselves had in flight there then, so
     that the load of other clients can be told from ours. `itl_s` is the mean inter-token latency over the last
-    scrape interval, in seconds. `kv_usage` is 0-1, `block_size` the tokens of a KV-cache block.
+    scrape interval, in seconds. `kv_usage` is 0-1, `block_size` the tokens of a KV-cache block, and
+    `block_size_as_configured` whether a configured model has that size, where any says its own.
     """
 
     at: float
@@ -35,6 +36,7 @@ class Load:
     itl_s: float | None = None
     own_in_flight: int = 0
     block_size: int | None = None
+    block_size_as_configured: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

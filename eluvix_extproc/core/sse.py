@@ -11,6 +11,7 @@ MAX_LINE = 256 * 1024
 MAX_EVENT = 2 * MAX_LINE
 LINE_COST = 64        # bytes that a kept line costs beyond its own
 MAX_PIECES = 1024     # of a line, before they are joined
+_CR = 0x0D
 
 
 class SseSplitter:
@@ -27,6 +28,23 @@ class SseSplitter:
         self._too_long = False           # that event has outgrown MAX_EVENT
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        # Nearly always one whole event of one data line, since engines flush after every event.
+        start, end = 0, len(chunk) - 2
+        newline = chunk.find(b"\n")
+        if newline < end and chunk.startswith(b"event: "):
+            start = newline + 1
+            newline = chunk.find(b"\n", start)
+        if (
+            newline == end
+            and chunk.startswith(b"data: ", start)
+            and chunk.endswith(b"\n\n")
+            and chunk[end - 1] != _CR
+            and not (self._carried or self._size or self._dropping)
+        ):
+            return [chunk[start + 6 : end]]
+        return self._feed_lines(chunk)
+
+    def _feed_lines(self, chunk: bytes) -> list[bytes]:
         first, *rest = chunk.split(b"\n")
         if not rest:
             self._keep(first)

@@ -14,7 +14,7 @@ import click
 from eluvix_extproc.config.load import decode, load, parse
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.errors import ConfigError
-from eluvix_extproc.explain.explanation import Request
+from eluvix_extproc.explain.explanation import Request, fleet_of
 from eluvix_extproc.explain.explanation import explain as explain_request
 from eluvix_extproc.explain.view import as_json, as_text
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 @click.option("--header", "headers", multiple=True, metavar="K=V", help="A request header; may be repeated.")
 @click.option("--in-flight", "in_flight", multiple=True, metavar="ADDR=N", help="Suppose N requests on a worker.")
 @click.option("--cached", "cached", multiple=True, metavar="ADDR=N", help="Suppose that a worker holds N tokens of it.")
+@click.option("--served-by", multiple=True, metavar="ADDR", help="Suppose that a worker served this session last.")
 @click.option("--json", "as_data", is_flag=True, help="Print JSON.")
 def explain(
     config: str,
@@ -36,13 +37,14 @@ def explain(
     headers: tuple[str, ...],
     in_flight: tuple[str, ...],
     cached: tuple[str, ...],
+    served_by: tuple[str, ...],
     as_data: bool,
 ) -> None:
     """Show what would be done with one request, and why: tokens, prefix key, block hashes, the Switchyard's reasons.
 
     Nothing is asked and nothing is sent: all workers of the configuration count as ready, idle and cold unless
-    --in-flight and --cached say otherwise, and a DNS name stands for one worker. Exit 0: it would be steered; 1: it
-    would be refused or go on unrouted; 2: the input cannot be used.
+    --in-flight, --cached and --served-by say otherwise, and a DNS name stands for one worker. Exit 0: it would be
+    steered; 1: it would be refused or go on unrouted; 2: the input cannot be used.
     """
     if config == body == "-":
         raise click.UsageError("--config and --body cannot both be standard input")
@@ -53,7 +55,9 @@ def explain(
             _read(body),
             _pairs("--in-flight", in_flight, _whole),
             _pairs("--cached", cached, _whole),
+            frozenset(address.strip().lower() for address in served_by),
         )
+        _refuse_strangers(settings, {*request.in_flight, *request.cached, *request.served_by})
         found = explain_request(settings, request)
     except ConfigError as error:
         for problem in error.problems:
@@ -78,6 +82,12 @@ def _settings(config: str) -> Settings:
 
 def _read(body: str) -> bytes:
     return sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
+
+
+def _refuse_strangers(settings: Settings, supposed: set[str]) -> None:
+    known = [worker.address for pool in fleet_of(settings).pools for worker in pool.workers]
+    for address in sorted(supposed.difference(known)):
+        raise click.UsageError(f"{address} is none of the workers: {', '.join(known)}")
 
 
 def _whole(text: str) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from eluvix_extproc.config.models import PoolSettings, Settings
 from eluvix_extproc.core import blocks
+from eluvix_extproc.core.actions import Decide
 from eluvix_extproc.core.fleet import Fleet, Pool, Worker
 from eluvix_extproc.core.headers import routing_headers
 from eluvix_extproc.core.hints import Session, VolatileLines
@@ -23,20 +24,21 @@ from eluvix_extproc.core.switchyard.types import Decision, Facts
 from eluvix_extproc.errors import BodyTooLarge, EluvixError
 from eluvix_extproc.models import build_models
 from eluvix_extproc.physics.geometry import kv_bytes
-from eluvix_extproc.prompt import decoded, parse
-from eluvix_extproc.routing import Model, Models
+from eluvix_extproc.routing import Model, Models, read, refuse_reserved
 from eluvix_extproc.tokens.learned import Learned
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """`headers` have lower-case names, `:path` among them. `in_flight` and `cached` are what is supposed of workers:
-    requests, and tokens of this prompt, by address."""
+    requests, and tokens of this prompt, by address; `served_by` are those that served its conversation last, where the
+    client names it."""
 
     headers: Mapping[str, str]
     body: bytes
     in_flight: Mapping[str, int]
     cached: Mapping[str, int]
+    served_by: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Explanation:
 
 def explain(settings: Settings, request: Request) -> Explanation:
     """Raises ConfigError for a tokenizer and the like that cannot be loaded."""
-    found = Explanation(api=api_of({":method": "POST", **request.headers}))
+    found = Explanation(api=api_of({":method": "POST", **request.headers}) if request.body else None)
     if found.api is None:
         return found
     models = build_models(settings, Learned())
@@ -79,6 +81,8 @@ def explain(settings: Settings, request: Request) -> Explanation:
         _choose(found, settings, request)
     except EluvixError as error:
         found.error = error
+    if found.count is not None:
+        found.blocks = _blocks(settings, found, found.count)
     return found
 
 
@@ -95,11 +99,15 @@ def _pool(pool: PoolSettings) -> Pool:
 def _count(found: Explanation, settings: Settings, models: Models, request: Request) -> None:
     assert found.api is not None
     limits = settings.server
-    if len(request.body) > limits.max_body_bytes:
+    size = len(request.body)
+    if size > limits.max_body_bytes:
         raise BodyTooLarge(f"the request body is larger than {limits.max_body_bytes} bytes")
-    body = decoded(request.body, request.headers.get("content-encoding", ""), limits.max_body_bytes)
-    head = body[: limits.max_held_bytes]
-    prompt = found.prompt = parse(found.api, head, body_bytes=len(body), complete=len(head) == len(body))
+    complete = size <= limits.max_held_bytes
+    if not complete:
+        refuse_reserved(request.body)
+    ask = Decide(found.api, request.headers, request.body[: limits.max_held_bytes], complete, size, 0.0)
+    _, prompt = read(ask, limits.max_body_bytes, limits.max_held_bytes)
+    found.prompt = prompt
     found.model, counter = models.counted_by(prompt)
     count = found.count = counter.count(prompt)
     named = prompt.model
@@ -113,16 +121,19 @@ def _count(found: Explanation, settings: Settings, models: Models, request: Requ
     found.chain = chain(prompt, count, model=named, adapter=found.adapter, volatile=volatile or None)
     session = Session(affinity.session_headers, affinity.session_fields)
     found.session = session.digest(request.headers, prompt, model=named, salt=prompt.salt)
-    found.blocks = _blocks(settings, found, count)
 
 
 def _choose(found: Explanation, settings: Settings, request: Request) -> None:
     assert found.count is not None and found.chain is not None
     fleet, policy = fleet_of(settings), settings.switchyard.policy()
-    facts = Facts(
-        found.count.total, found.count.exact, found.session or found.chain.root, 0.0, found.chain.root_tokens
-    )
-    hits = request.cached if policy.kv_prefix_affinity else {}
+    hits: Mapping[str, int] = {}
+    hinted: frozenset[str] = frozenset()
+    if policy.kv_prefix_affinity:
+        hits = request.cached
+        if found.session or found.chain.steadied:
+            hinted = request.served_by
+    known_by = found.session or found.chain.root
+    facts = Facts(found.count.total, found.count.exact, known_by, 0.0, found.chain.root_tokens, hinted)
     found.scores = tuple(
         (pool, scores(pool, facts, hits, request.in_flight, policy)) for pool in fleet.pools if pool.ready
     )
@@ -131,21 +142,37 @@ def _choose(found: Explanation, settings: Settings, request: Request) -> None:
 
 
 def _blocks(settings: Settings, found: Explanation, count: TokenCount) -> BlockHashes:
-    """By the engine of the first pool; a fleet of several engines has several names for each block."""
-    engine = settings.pools[0].engine
+    """As the chosen pool's engine names them."""
+    chosen = found.decision.pool if found.decision else settings.pools[0].name
+    engine = next(pool.engine for pool in settings.pools if pool.name == chosen)
     entry = next((model for model in settings.models if found.model and model.name == found.model.name), None)
-    size = entry.block_size if entry else 0
-    why = None
-    if entry is None:
-        why = "the model is not one of the configuration's"
-    elif not count.ids:
-        why = "the tokens are not known exactly"
-    elif found.adapter:
-        why = "the engine's blocks of an adapter bear its path, which only the engine knows"
-    if why is not None or entry is None or found.prompt is None:
+    if entry is None or found.prompt is None:
+        return BlockHashes(engine, 0, (), "the model is not one of the configuration's")
+    size = entry.block_size
+    if (why := _unforeseen(found.prompt, count, found.adapter, engine)) is not None:
         return BlockHashes(engine, size, (), why)
     ids = blocks.unpacked(count.ids)
     if engine == "sglang":
         return BlockHashes(engine, size, tuple(blocks.sglang_chain(ids, size)))
     hashes = blocks.vllm_chain(ids, size, seed=entry.block_hash_seed, salt=found.prompt.salt)
     return BlockHashes(engine, size, tuple(hashes))
+
+
+def _unforeseen(prompt: Prompt, count: TokenCount, adapter: str, engine: str) -> str | None:
+    if prompt.elsewhere:
+        return "the engine makes the prompt of more than is in the body, or of less"
+    if prompt.api in _WITH_FEATURES and "\0" in prompt.salt:
+        return "images or the like stand beside the prompt"
+    if len(prompt.texts) > 1 or len(prompt.token_ids) > 1:
+        return "these are several prompts, each with blocks of its own"
+    if not count.ids:
+        return "the tokens are not known exactly"
+    if engine == "sglang" and (prompt.salt or adapter):
+        return "what a salt or an adapter does to them depends on SGLang's version"
+    if adapter:
+        return "the engine's blocks of an adapter bear its path, which only the engine knows"
+    return None
+
+
+# What stands beside their prompts is made part of the salt, behind a NUL (prompt/generate.py).
+_WITH_FEATURES = (Api.VLLM_GENERATE, Api.SGLANG_GENERATE)

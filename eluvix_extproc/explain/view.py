@@ -11,6 +11,7 @@ from eluvix_extproc.core.prompt import Prompt, TokenCount
 from eluvix_extproc.core.switchyard.affinity import Score
 from eluvix_extproc.errors import FailOpen
 from eluvix_extproc.explain.explanation import Explanation
+from eluvix_extproc.explain.standing import behind
 from eluvix_extproc.wire import errors
 
 _SHOWN_HASHES = 4
@@ -109,23 +110,35 @@ def _blocks(found: Explanation) -> dict[str, Any] | None:
 def _switchyard(found: Explanation, settings: Settings) -> dict[str, Any] | None:
     if not found.scores:
         return None
+    unresolved = _unresolved(settings)
     return {
         "threshold_tokens": settings.switchyard.prefill_isolation_threshold_tokens,
         "basis": settings.switchyard.prefill_isolation_basis,
         "pools": [
-            {"name": pool.name, "role": pool.role, "workers": [_score(score) for score in scores]}
+            {
+                "name": pool.name,
+                "role": pool.role,
+                "unresolved": pool.name in unresolved,
+                "workers": [_score(scores[0], score) for score in scores],
+            }
             for pool, scores in found.scores
         ],
     }
 
 
-def _score(score: Score) -> dict[str, Any]:
+def _unresolved(settings: Settings) -> set[str]:
+    """Pools whose one worker is a name, and not an address."""
+    return {pool.name for pool in settings.pools if pool.workers.dns is not None}
+
+
+def _score(first: Score, score: Score) -> dict[str, Any]:
     return {
         "address": score.address,
         "load": score.load,
         "held_tokens": score.held,
         "worth_following": score.worth,
         "load_window": score.window,
+        "not_first": None if score is first else behind(first, score),
     }
 
 
@@ -203,11 +216,14 @@ def _prefix_lines(found: Explanation) -> Iterator[str]:
 
 
 def _switchyard_lines(found: Explanation, settings: Settings) -> Iterator[str]:
+    unresolved = _unresolved(settings)
     for pool, scores in found.scores:
-        yield f"pool       {pool.name} ({pool.role})"
+        named = ", a name that is not resolved here" if pool.name in unresolved else ""
+        yield f"pool       {pool.name} ({pool.role}){named}"
         for place, score in enumerate(scores, 1):
             window = "" if score.window is None else f", preferred up to a load of {score.window:.3g}"
-            yield f"  {place}. {score.address}: load {score.load:.3g}, holds {score.held} tokens{window}"
+            why = "" if score is scores[0] else f"; {behind(scores[0], score)}"
+            yield f"  {place}. {score.address}: load {score.load:.3g}, holds {score.held} tokens{window}{why}"
     decision = found.decision
     if decision is not None:
         yield f"decision   {decision.role}: {decision.pool}, cluster {decision.cluster}"

@@ -27,25 +27,30 @@ _STATUS: dict[type[EluvixError], int] = {
     Unavailable: 503,
 }
 
-
 _ANTHROPIC = (Api.ANTHROPIC_MESSAGES, Api.ANTHROPIC_COUNT_TOKENS)
-_ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+_ANTHROPIC_TYPES = {400: "invalid_request_error", 404: "not_found_error", 413: "request_too_large",
+                    503: "overloaded_error"}  # fmt: skip
+# As vLLM names them (entrypoints/serve/exception_handling/error_response.py).
+_VLLM_TYPES = {404: "NotFoundError", 503: "ServiceUnavailableError"}
 
 
 def answer(error: EluvixError, api: Api | None) -> HttpAnswer:
-    """The API's error object: Anthropic's for its own, OpenAI's for all others."""
+    """The API's own error object: Anthropic's and vLLM's for theirs, OpenAI's for all others (SGLang's has a `message`
+    alone, which that one has too)."""
     status = _STATUS.get(type(error), 400 if isinstance(error, RequestError) else 503)
     code = error.code if isinstance(error, (RequestError, Unavailable)) else "unavailable"
     message = error.message if isinstance(error, (RequestError, Unavailable)) else "temporarily unavailable"
+    param = error.param if isinstance(error, RequestError) else None
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
     if status == 503:
         headers += (("retry-after", "1"),)
     told: dict[str, object]
     if api in _ANTHROPIC:
-        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error")
-        told = {"type": "error", "error": {"type": kind, "message": message}}
+        told = {"type": "error", "error": {"type": _ANTHROPIC_TYPES[status], "message": message}}
+    elif api is Api.VLLM_GENERATE:
+        kind = _VLLM_TYPES.get(status, "BadRequestError")
+        told = {"error": {"message": message, "type": kind, "param": param, "code": status}}
     else:
         kind = "invalid_request_error" if status < 500 else "service_unavailable_error"
-        param = error.param if isinstance(error, RequestError) else None
         told = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     return HttpAnswer(status, headers, msgspec.json.encode(told), f"eluvix_{code}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -42,6 +42,7 @@ class _Tracked:
     health: Health
     decodes: bool
     sample: Sample | None = None
+    odd_block_size: int | None = None    # as it was logged
     task: asyncio.Task[None] | None = None
 
 
@@ -52,7 +53,8 @@ class FleetKeeper:
     our own requests per address at this moment, `clock()` monotonic seconds. `on_gone(address)` says that a worker
     left, or was restarted, so that nothing is cached there any more. `on_itl(address, itl_s, now)` passes on the mean
     inter-token latency that a worker reports for its last scrape interval. `on_failed()` counts a scrape that failed.
-    All of them, and every method, belong to one event loop.
+    `block_sizes` are those that the configuration says the engines to have; a worker with another one is logged once.
+    All callbacks, and every method, belong to one event loop.
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class FleetKeeper:
         on_gone: Callable[[str], None],
         on_itl: Callable[[str, float, float], None],
         on_failed: Callable[[], None] = lambda: None,
+        block_sizes: Collection[int] = (),
     ) -> None:
         self._pools = tuple(pools)
         self._settings = settings
+        self._block_sizes = block_sizes
         self._clock = clock
         self._in_flight = in_flight
         self._on_gone = on_gone
@@ -103,11 +107,13 @@ class FleetKeeper:
             await self._session.close()
             self._session = None
 
-    async def reconfigure(self, pools: Iterable[PoolSettings], settings: ScrapeSettings) -> None:
+    async def reconfigure(
+        self, pools: Iterable[PoolSettings], settings: ScrapeSettings, block_sizes: Collection[int] = ()
+    ) -> None:
         """Take other pools and settings, as a whole; workers that stay keep their health and load."""
         pools = tuple(pools)
         await self._discovery.reconfigure(pools)
-        self._pools, self._settings = pools, settings
+        self._pools, self._settings, self._block_sizes = pools, settings, block_sizes
         for tracked in self._tracked.values():
             tracked.health.unready_after = settings.unready_after
         self._follow()
@@ -162,7 +168,33 @@ class FleetKeeper:
         if tracked.decodes and sample.waiting_capacity is not None:
             waiting = sample.waiting_capacity
         own = self._in_flight().get(tracked.worker.address, 0)
-        return Load(now, sample.running, waiting, sample.kv_usage, itl_s, own, sample.block_size)
+        return Load(
+            at=now,
+            running=sample.running,
+            waiting=waiting,
+            kv_usage=sample.kv_usage,
+            itl_s=itl_s,
+            own_in_flight=own,
+            block_size=sample.block_size,
+            block_size_as_configured=self._as_configured(tracked, sample.block_size),
+        )
+
+    def _as_configured(self, tracked: _Tracked, block_size: int | None) -> bool | None:
+        """None where one of the two is not said. A worker may serve any of the models, so any one's size will do."""
+        if block_size is None or not self._block_sizes:
+            return None
+        if block_size in self._block_sizes:
+            tracked.odd_block_size = None
+            return True
+        if tracked.odd_block_size != block_size:
+            tracked.odd_block_size = block_size
+            _log.warning(
+                "block size is not as configured",
+                worker=tracked.worker.address,
+                block_size=block_size,
+                configured=sorted(self._block_sizes),
+            )
+        return False
 
     def _settle(self, tracked: _Tracked, worker: Worker | None = None) -> None:
         """Put the worker's new state into the snapshot: readiness at once, load soon."""

@@ -29,7 +29,7 @@ FLEET = Fleet(
             Role.DECODE,
             "llm-decode",
             (
-                Worker("10.0.0.1:8000", load=Load(90.0, 3, 0, kv_usage=0.5, itl_s=0.02, block_size=32)),
+                Worker("10.0.0.1:8000", load=Load(90.0, 3, 0, 0.5, 0.02, 0, 32, block_size_as_configured=False)),
                 Worker("10.0.0.2:8000", ready=False),
             ),
         ),
@@ -120,7 +120,7 @@ async def test_the_fleet_with_load_age_in_flight_and_pace() -> None:
                     {
                         "address": "10.0.0.1:8000", "ready": True, "in_flight": 4, "itl_ms": 21.3,
                         "load": {"age_s": 10.0, "running": 3, "waiting": 0, "kv_usage": 0.5, "itl_ms": 20.0,
-                                 "block_size": 32},
+                                 "block_size": 32, "block_size_as_configured": False},
                     },
                     {"address": "10.0.0.2:8000", "ready": False, "in_flight": 0, "itl_ms": None, "load": None},
                 ],

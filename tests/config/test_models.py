@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from eluvix_extproc.config.checks import check_files, disagreements, referenced_files
+from eluvix_extproc.config.fleet import said_block_sizes
 from eluvix_extproc.config.models import Settings
 from eluvix_extproc.core.fleet import Role
 from eluvix_extproc.core.switchyard.types import Policy
@@ -44,6 +45,12 @@ def test_pools_are_all_that_is_needed() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValidationError):
         settings().server.processes = 2  # type: ignore[misc]
+
+
+def test_a_block_size_is_said_or_it_is_the_default() -> None:
+    models = settings(models=[{"name": "a"}, {"name": "b", "blockSize": 16}, {"name": "c", "blockSize": 32}]).models
+    assert models[0].block_size == 16 and said_block_sizes(models[:1]) == frozenset()
+    assert said_block_sizes(models) == {16, 32}
 
 
 def test_the_policy_is_the_switchyard_section() -> None:

@@ -216,3 +216,24 @@ def test_a_line_in_tiny_pieces_is_put_together_again() -> None:
     events = [event for byte in line for event in splitter.feed(bytes([byte]))]
     assert events == [] and splitter.feed(b"\n\n") == [line[6:]]
     assert len(splitter._carry) == 0
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([b"data: x", b"data:y", b"data: ", b"event: e", b"event: ", b": c", b"id: 7", b"\r", b"z"]),
+            max_size=3,
+        ),
+        max_size=5,
+    ),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.booleans(),
+)
+def test_a_whole_event_in_one_chunk_reads_as_it_does_in_bytes(
+    blocks: list[list[bytes]], newline: bytes, one_by_one: bool
+) -> None:
+    """The way of the common case, one event a chunk, and that of all others have the same result."""
+    chunks = [b"".join(line + newline for line in lines) + newline for lines in blocks]
+    fast, slow = SseSplitter(), SseSplitter()
+    events = [event for chunk in (chunks if one_by_one else [b"".join(chunks)]) for event in fast.feed(chunk)]
+    assert events == [event for byte in b"".join(chunks) for event in slow.feed(bytes([byte]))]

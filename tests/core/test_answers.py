@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eluvix_extproc.core.answer import Answer, StreamedAnswer, WholeAnswer, answer_of
+from eluvix_extproc.core.actions import Side
+from eluvix_extproc.core.answer import Answer, OpaqueAnswer, StreamedAnswer, WholeAnswer, answer_of
 from eluvix_extproc.core.answers import FORMATS, Usage
+from eluvix_extproc.core.answers.sglang import MAX_SAMPLES, Sglang
+from eluvix_extproc.core.events import BodyMode, ResponseBody, ResponseHeaders
 from eluvix_extproc.core.prompt import Api
+from eluvix_extproc.core.record import Outcome
+from tests.core.exchanges import Wire, make
 
 CAPTURES = Path(__file__).parents[1] / "data" / "vllm"
 
@@ -40,7 +45,8 @@ def sglang(text: str, tokens: int, **extra: Any) -> dict[str, Any]:
 
 # format, a stream, its tokens, its usage
 STREAMS = [
-    pytest.param(Api.OPENAI_CHAT, captured("chat_stream"), 4, Usage(70, 4, None), id="chat"),
+    pytest.param(Api.OPENAI_CHAT, captured("chat_stream"), 5, Usage(5, 5, 0), id="chat"),
+    pytest.param(Api.OPENAI_COMPLETIONS, captured("completion_stream"), 3, Usage(2, 3, 0), id="completions"),
     pytest.param(Api.OPENAI_RESPONSES, captured("responses_stream"), 3, Usage(4, 3, 0), id="responses"),
     pytest.param(Api.ANTHROPIC_MESSAGES, captured("messages_stream"), 3, Usage(4, 3, 0), id="messages"),
     pytest.param(
@@ -82,9 +88,8 @@ def facts(answer: Answer) -> tuple[Any, ...]:
 def test_a_stream_cut_at_every_offset(api: Api, stream: bytes, tokens: int, usage: Usage, newline: bytes) -> None:
     stream = stream.replace(b"\n", newline)
     whole = read(api, stream)
-    if api is not Api.OPENAI_CHAT:    # whose usage is its own capture's
-        assert (whole.token_events, whole.usage) == (tokens, usage)
-    assert whole.token_events > 1 and whole.complete and not whole.failed
+    assert (whole.token_events, whole.usage) == (tokens, usage)
+    assert whole.complete and not whole.failed
     first = next(at for at in range(len(stream)) if read(api, stream[:at], end=False).token_events)
     for offset in range(len(stream) + 1):
         answer = read(api, stream[:offset], stream[offset:])
@@ -157,6 +162,8 @@ def test_not_a_token(api: Api, event: dict[str, Any]) -> None:
         (Api.ANTHROPIC_MESSAGES, {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}),
         (Api.VLLM_GENERATE, {"error": {"message": "busy"}}),
         (Api.SGLANG_GENERATE, {"error": {"message": "busy"}}),
+        (Api.SGLANG_GENERATE,
+         {"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": {"type": "abort", "status_code": 503}}}),
     ],
 )
 def test_an_error_is_a_failure(api: Api, event: dict[str, Any]) -> None:
@@ -175,13 +182,48 @@ def test_the_prompt_of_a_message_is_what_was_cached_and_what_was_not() -> None:
     assert answer.usage == Usage(105, 42, 90) and answer.complete
 
 
-def test_samples_of_one_prompt_are_counted_each_for_itself() -> None:
+@pytest.mark.parametrize("reason", [None, {"type": "stop"}, {"type": "abort", "status_code": None}, "abort", 5])
+def test_what_ends_a_sample_without_an_errors_status_is_no_failure(reason: Any) -> None:
+    event = sglang("a", 1)
+    event["meta_info"]["finish_reason"] = reason
+    answer = read(Api.SGLANG_GENERATE, sse(event))
+    assert not answer.failed and answer.usage == Usage(7, 1, 4)
+
+
+def test_samples_are_counted_each_for_itself() -> None:
+    """Of one prompt or of several: that is not told, so what they were given is unknown once there are two."""
     answer = read(
         Api.SGLANG_GENERATE,
         sse(sglang("a", 1, index=0), sglang("b", 1, index=1), sglang("a c", 2, index=0), sglang("a c", 2, index=0)),
     )
     assert answer.token_events == 3
-    assert answer.usage == Usage(14, 3, 8)
+    assert answer.usage == Usage(None, 3, None)
+
+
+def test_ever_new_samples_cost_bounded_memory() -> None:
+    form = Sglang()
+    for index in range(MAX_SAMPLES + 50):
+        form.event(json.dumps(sglang("a", 1, index=index)).encode())
+    form.event(json.dumps(sglang("a", 1, index="x" * 10_000)).encode())
+    assert len(form._counts) == MAX_SAMPLES and max(map(len, form._counts)) <= 16
+    said = form.event(json.dumps(sglang("a b", 2, index=0)).encode())
+    assert said.token and said.usage == Usage(None, MAX_SAMPLES + 1)
+
+
+def test_a_later_usage_that_makes_no_sense_leaves_the_earlier() -> None:
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}
+    answer = read(Api.ANTHROPIC_MESSAGES, sse(start, {"type": "message_delta", "usage": {"output_tokens": -1}}))
+    assert answer.usage == Usage(3)
+
+
+@pytest.mark.parametrize("api", [Api.OPENAI_EMBEDDINGS, Api.RERANK, Api.ANTHROPIC_COUNT_TOKENS])
+def test_an_answer_without_output_has_no_time_of_a_token(api: Api) -> None:
+    usage = {"usage": {"prompt_tokens": 8, "total_tokens": 8, "completion_tokens": 1}}
+    body = {"input_tokens": 8} if api is Api.ANTHROPIC_COUNT_TOKENS else usage
+    answer = answer_of({"content-type": "application/json"}, api)
+    answer.feed(json.dumps(body).encode(), True, 1.0)
+    assert answer.usage == Usage(8) and answer.first_token_at is None
+    assert isinstance(answer_of({"content-type": "text/event-stream"}, api), OpaqueAnswer)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +234,11 @@ def test_samples_of_one_prompt_are_counted_each_for_itself() -> None:
         (Api.ANTHROPIC_MESSAGES, json.loads((CAPTURES / "messages.json").read_text())["response"]["body"],
          Usage(4, 4, 0)),
         (Api.ANTHROPIC_COUNT_TOKENS, {"input_tokens": 12}, Usage(12)),
-        (Api.OPENAI_EMBEDDINGS, {"data": [], "usage": {"prompt_tokens": 8, "total_tokens": 8}}, Usage(8)),
+        (Api.OPENAI_EMBEDDINGS, {"data": [], "usage": {"prompt_tokens": 8, "completion_tokens": 0}}, Usage(8)),
         (Api.RERANK, {"results": [], "usage": {"total_tokens": 30}}, Usage(30)),
         (Api.VLLM_GENERATE, {"choices": [{"token_ids": [1, 2]}], "usage": {"completion_tokens": 2}}, Usage(None, 2)),
         (Api.SGLANG_GENERATE, sglang("a b", 2), Usage(7, 2, 4)),
-        (Api.SGLANG_GENERATE, [sglang("a", 1), sglang("b", 2)], Usage(14, 3, 8)),
+        (Api.SGLANG_GENERATE, [sglang("a", 1), sglang("b", 2)], Usage(None, 3)),
     ],
 )  # fmt: skip
 def test_the_usage_of_a_whole_answer(api: Api, body: Any, usage: Usage) -> None:
@@ -217,6 +259,21 @@ def test_a_whole_answer_that_failed(api: Api, body: Any) -> None:
     answer = WholeAnswer(FORMATS[api]())
     answer.feed(json.dumps(body).encode(), True, 1.0)
     assert answer.failed
+
+
+@pytest.mark.parametrize("mode", [BodyMode.HYBRID, BodyMode.FULL_DUPLEX, BodyMode.BUFFERED])
+def test_nothing_is_claimed_of_tokens_where_none_are_generated(mode: BodyMode) -> None:
+    """Though the worker's mean ITL is known."""
+    it = Wire(make(mode, mode), mode, mode)
+    it.request(b'{"model": "m", "input": "x"}', [], {":path": "/v1/embeddings"})
+    it.decide()
+    it.tell(ResponseHeaders({":status": "200", "content-type": "application/json"}, False))
+    it.tell(ResponseBody(b'{"data": [], "usage": {"prompt_tokens": 8, "completion_tokens": 0}}', True))
+    headers, record = it.headers(Side.RESPONSE), it.records[0]
+    assert headers["x-eluvix-timing"] == "ttft=unknown,itl=unknown"
+    assert not {"x-eluvix-ttft-ms", "x-eluvix-itl-ms"} & headers.keys()
+    assert (record.outcome, record.prompt_tokens_reported) == (Outcome.COMPLETED, 8)
+    assert (record.completion_tokens, record.ttft_s, record.itl_s) == (None, None, None)
 
 
 _JSON: Any = st.recursive(

@@ -24,7 +24,17 @@ def test_anthropics_apis_have_anthropics_error(api: Api, error: EluvixError, sta
     assert json.loads(told.body) == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
-@pytest.mark.parametrize("api", [None, *(api for api in Api if "anthropic" not in api)])
+@pytest.mark.parametrize(("error", "status", "kind", "code"), ERRORS)
+def test_vllms_own_format_has_vllms_error(error: EluvixError, status: int, kind: str, code: str) -> None:
+    told = answer(error, Api.VLLM_GENERATE)
+    name = {404: "NotFoundError", 503: "ServiceUnavailableError"}.get(status, "BadRequestError")
+    param = getattr(error, "param", None)
+    assert json.loads(told.body) == {"error": {"message": "no", "type": name, "param": param, "code": status}}
+    assert (told.status, told.details) == (status, f"eluvix_{code}")
+    assert ("retry-after" in dict(told.headers)) == (status == 503)
+
+
+@pytest.mark.parametrize("api", [None, *(api for api in Api if "openai" in api), Api.RERANK, Api.SGLANG_GENERATE])
 @pytest.mark.parametrize(("error", "status", "kind", "code"), ERRORS)
 def test_all_others_have_openais(api: Api | None, error: EluvixError, status: int, kind: str, code: str) -> None:
     told = answer(error, api)

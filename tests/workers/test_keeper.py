@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from eluvix_extproc.core.fleet import Load, Role, Worker
 from eluvix_extproc.discovery.discovery import Discovery
@@ -58,6 +59,27 @@ async def test_a_real_vllms_metrics_become_its_load() -> None:
             assert load(keeper) == Load(1_000.0, 0.0, 0.0, 0.0, None, 4, 32)
             assert keeper.fleet.generation > generation
             assert keeper.scrapes == {"ok": 1}
+
+
+def marked(keeper: FleetKeeper, as_configured: bool | None) -> bool:
+    found = only(keeper).load
+    return found is not None and found.block_size_as_configured is as_configured
+
+
+async def test_a_block_size_other_than_the_configured_ones_is_marked_and_logged_once() -> None:
+    async with FakeWorker(CAPTURE) as worker:
+        pools = [pool("decode", worker.address)]
+        async with keeping(pools) as keeper:
+            with capture_logs() as logged:
+                for sizes, as_configured in (((), None), ((16,), False), ((16, 64), False), ((16, 32), True)):
+                    await keeper.reconfigure(pools, settings(), sizes)
+                    for _ in range(2):
+                        await keeper.scrape(worker.address)
+                        await until(partial(marked, keeper, as_configured))
+            assert [line for line in logged if line["log_level"] == "warning"] == [
+                {"event": "block size is not as configured", "log_level": "warning", "worker": worker.address,
+                 "block_size": 32, "configured": [16]}
+            ]  # fmt: skip
 
 
 async def test_a_snapshot_that_a_reader_holds_does_not_change() -> None:

@@ -53,6 +53,11 @@ _decode_tokens = msgspec.json.Decoder(Tokens).decode
 
 
 class Anthropic:
+    """For one answer: it remembers what the stream's start told of the prompt, which its end need not repeat."""
+
+    def __init__(self) -> None:
+        self._start: Usage | None = None
+
     def event(self, data: bytes) -> Said:
         event = read(_decode_event, data)
         if event is None:
@@ -63,12 +68,16 @@ class Anthropic:
             said = delta is not None and (there(delta.text) or there(delta.thinking) or there(delta.partial_json))
             return TOKEN if said else NOTHING
         if kind == "message_delta":
-            return Said(False, _usage(event.usage))
+            told = _usage(event.usage)
+            return NOTHING if told is None else Said(False, told.over(self._start))
         if kind == "message_start":
             message = read(_decode_message, event.message)
             # No output yet: what is written there is a placeholder.
             usage = _usage(message.usage) if message is not None else None
-            return Said(False, Usage(usage.prompt_tokens, None, usage.cached_tokens)) if usage else NOTHING
+            if usage is None:
+                return NOTHING
+            self._start = Usage(usage.prompt_tokens, None, usage.cached_tokens)
+            return Said(False, self._start)
         if kind == "message_stop":
             return DONE
         return Said(failed=True) if kind == "error" or there(event.error) else NOTHING

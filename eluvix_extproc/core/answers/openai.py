@@ -61,16 +61,11 @@ class Openai:
         if data == DONE_MARK:
             return DONE
         answer = read(_decode, data)
-        if answer is None:
-            return NOTHING
-        token = bool(answer.choices) and any(map(_is_token, answer.choices or ()))
-        if answer.usage is ABSENT and answer.error is ABSENT:
-            return TOKEN if token else NOTHING
-        return Said(token, usage(answer.usage), there(answer.error))
+        return NOTHING if answer is None else _said(any(map(_is_token, answer.choices or ())), answer)
 
     def whole(self, body: bytes) -> Said:
         answer = read(_decode, body)
-        return NOTHING if answer is None else Said(False, usage(answer.usage), there(answer.error))
+        return NOTHING if answer is None else _said(False, answer)
 
 
 class VllmGenerate:
@@ -78,14 +73,28 @@ class VllmGenerate:
         if data == DONE_MARK:
             return DONE
         answer = read(_decode_ids, data)
-        if answer is None:
-            return NOTHING
-        token = any(there(choice.token_ids) or there(choice.text) for choice in answer.choices or ())
-        return Said(token, usage(answer.usage), there(answer.error))
+        return NOTHING if answer is None else _said(any(map(_has_ids, answer.choices or ())), answer)
 
     def whole(self, body: bytes) -> Said:
         answer = read(_decode_ids, body)
-        return NOTHING if answer is None else Said(False, usage(answer.usage), there(answer.error))
+        return NOTHING if answer is None else _said(False, answer)
+
+
+class Pooling(Openai):
+    """Embeddings and reranking: the prompt's tokens alone count, though engines report zero generated ones."""
+
+    def whole(self, body: bytes) -> Said:
+        said = super().whole(body)
+        if said.usage is None:
+            return said
+        return Said(False, Usage(said.usage.prompt_tokens, None, said.usage.cached_tokens), said.failed)
+
+
+def _said(token: bool, answer: _Answer | _IdsAnswer) -> Said:
+    told, failed = usage(answer.usage), there(answer.error)
+    if told is None and not failed:
+        return TOKEN if token else NOTHING
+    return Said(token, told, failed)
 
 
 def usage(raw: Raw) -> Usage | None:
@@ -98,6 +107,10 @@ def usage(raw: Raw) -> Usage | None:
     details = told.prompt_tokens_details
     prompt = told.total_tokens if told.prompt_tokens is None else told.prompt_tokens
     return Usage(prompt, told.completion_tokens, details.cached_tokens if details else None)
+
+
+def _has_ids(choice: _IdsChoice) -> bool:
+    return there(choice.token_ids) or there(choice.text)
 
 
 def _is_token(choice: _Choice) -> bool:

@@ -66,7 +66,7 @@ class Format(Protocol):
 
 def there(raw: Raw) -> bool:
     """Whether a member holds something: it is not absent, null or empty."""
-    return bytes(raw) not in _EMPTY
+    return raw is not ABSENT and bytes(raw) not in _EMPTY
 
 
 def read(decode: Callable[[bytes | Raw], T], data: bytes | Raw) -> T | None:

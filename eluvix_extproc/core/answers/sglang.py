@@ -1,4 +1,8 @@
-"""SGLang's `/generate`: each event repeats the text so far (or adds to it), and `meta_info` counts the tokens."""
+"""SGLang's `/generate`: each event repeats the text so far (or adds to it), and `meta_info` counts the tokens.
+
+Several prompts and several samples of one prompt are answered alike, each with its prompt's tokens: where there is more
+than one, nothing tells how many prompts they are of, so only what was generated is known.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,12 @@ class _Meta(msgspec.Struct):
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
+    finish_reason: Raw = ABSENT
+
+
+class _Reason(msgspec.Struct):
+    type: str = ""
+    status_code: int | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -19,19 +29,25 @@ class _Answer(msgspec.Struct):
     output_ids: Raw = ABSENT
     meta_info: Raw = ABSENT
     error: Raw = ABSENT
-    index: int | None = None
+    index: Raw = ABSENT
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
 _decode_many = msgspec.json.Decoder(list[_Answer]).decode
 _decode_meta = msgspec.json.Decoder(_Meta).decode
+_decode_reason = msgspec.json.Decoder(_Reason).decode
+
+# Samples of one answer that are told apart, so that a worker that names ever new ones costs bounded memory.
+MAX_SAMPLES = 1024
+INDEX = 16          # bytes that name one
 
 
 class Sglang:
-    """For one answer: it remembers how far each sample has come. More samples than anyone asks for are taken as one."""
+    """For one answer: it remembers how far each sample has come. Samples beyond the bound count for nothing."""
 
     def __init__(self) -> None:
-        self._counted: dict[int, Usage] = {}
+        self._counts: dict[bytes, int] = {}
+        self._generated = 0
 
     def event(self, data: bytes) -> Said:
         if data == DONE_MARK:
@@ -41,14 +57,18 @@ class Sglang:
             return NOTHING
         if there(answer.error):
             return Said(failed=True)
-        usage = _usage(answer.meta_info)
-        if usage is None or usage.completion_tokens is None:
-            return Said(there(answer.text) or there(answer.output_ids), usage)
-        sample = (answer.index or 0) if len(self._counted) < _MOST_SAMPLES else 0
-        before = self._counted.get(sample)
-        self._counted[sample] = usage
-        grown = usage.completion_tokens > (before.completion_tokens or 0 if before else 0)
-        return Said(grown, _sum(list(self._counted.values())))
+        meta = _meta(answer)
+        failed = _failed(meta)
+        if meta is None or meta.completion_tokens is None:
+            return Said(there(answer.text) or there(answer.output_ids), None if meta is None else _usage(meta), failed)
+        sample, count = bytes(answer.index)[:INDEX], meta.completion_tokens
+        before = self._counts.get(sample)
+        if before is None and len(self._counts) >= MAX_SAMPLES:
+            return Said(failed=failed)
+        self._counts[sample] = count
+        self._generated += count - (before or 0)
+        usage = _usage(meta) if len(self._counts) == 1 else Usage(None, self._generated)
+        return Said(count > (before or 0), usage, failed)
 
     def whole(self, body: bytes) -> Said:
         """One answer, or a list of them for several prompts or samples."""
@@ -56,23 +76,25 @@ class Sglang:
         if many is None:
             one = read(_decode, body)
             many = [] if one is None else [one]
-        told = [usage for answer in many if (usage := _usage(answer.meta_info)) is not None]
-        return Said(False, _sum(told), any(there(answer.error) for answer in many))
+        metas = [meta for meta in map(_meta, many) if meta is not None]
+        failed = any(there(answer.error) for answer in many) or any(map(_failed, metas))
+        if len(metas) > 1:
+            return Said(False, Usage(None, sum(meta.completion_tokens or 0 for meta in metas)), failed)
+        return Said(False, _usage(metas[0]) if metas else None, failed)
 
 
-_MOST_SAMPLES = 128
+def _meta(answer: _Answer) -> _Meta | None:
+    return read(_decode_meta, answer.meta_info) if there(answer.meta_info) else None
 
 
-def _usage(raw: Raw) -> Usage | None:
-    told = read(_decode_meta, raw) if there(raw) else None
-    return None if told is None else Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
+def _failed(meta: _Meta | None) -> bool:
+    """Within a stream the engine ends a sample that it could not serve with an abort and the status of an error
+    (tokenizer_manager.py, _handle_abort_finish_reason); a client's own abort has none."""
+    if meta is None or not there(meta.finish_reason):
+        return False
+    reason = read(_decode_reason, meta.finish_reason)
+    return reason is not None and reason.type == "abort" and (reason.status_code or 0) >= 400
 
 
-def _sum(told: list[Usage]) -> Usage | None:
-    if len(told) <= 1:
-        return told[0] if told else None
-    return Usage(
-        sum(usage.prompt_tokens or 0 for usage in told),
-        sum(usage.completion_tokens or 0 for usage in told),
-        sum(usage.cached_tokens or 0 for usage in told),
-    )
+def _usage(meta: _Meta) -> Usage:
+    return Usage(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
