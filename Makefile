@@ -10,7 +10,7 @@ $(VENV)/.installed: pyproject.toml setup.py $(wildcard protos/*.proto)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-.PHONY: env demo test test-engine lint bench clean
+.PHONY: env demo test test-h2 fuzz test-engine lint bench clean
 env: $(VENV)/.installed
 
 demo: env
@@ -23,6 +23,14 @@ lint: env
 
 test: lint
 	$(BIN)/pytest -n 2 $(TEST_ARGS)
+
+# Every end-to-end test on our own HTTP/2 in the place of grpc.aio.
+test-h2: env
+	ELUVIX_SERVER_TRANSPORT=h2 $(BIN)/pytest -n 2 tests/e2e $(TEST_ARGS)
+
+# A million random HTTP/2 frames: a quarter of an hour.
+fuzz: env
+	$(BIN)/python -m tests.wire.h2.fuzz $(FUZZ_ARGS)
 
 test-engine: env
 	$(ENGINE_PYTHON) tests/engine/install.py

@@ -38,7 +38,7 @@ from eluvix_extproc.observe.decisions import Decisions
 from eluvix_extproc.observe.metrics import Metrics, State
 from eluvix_extproc.routing import Affinity, Models, Router
 from eluvix_extproc.tokens.learned import Learned
-from eluvix_extproc.wire import aio
+from eluvix_extproc.wire import aio, h2_server
 from eluvix_extproc.wire.deadlines import Deadlines
 from eluvix_extproc.wire.health import Health
 from eluvix_extproc.wire.session import Services
@@ -86,7 +86,11 @@ class App:
         self._deadlines = Deadlines(self._clock)
         self._records: list[tuple[Watch, Models, Record]] = []
         self._not_ready: str | None = "starting"
-        self._server = aio.AioServer(lambda: self._services, self._health)
+        self._server: aio.AioServer | h2_server.H2Server
+        if settings.server.transport == "h2":
+            self._server = h2_server.H2Server(lambda: self._services, self._health, self._metrics.connection_ended)
+        else:
+            self._server = aio.AioServer(lambda: self._services, self._health)
         self._keeper = FleetKeeper(
             settings.pools,
             settings.scrape,
@@ -156,9 +160,11 @@ class App:
             self._services = self._build(settings, await self._build_models(settings))
             await self._keeper.start()
             tls = settings.server.tls
-            credentials = aio.credentials(tls.cert, tls.key, tls.client_ca) if tls else None
             endpoint = settings.server.listen.endpoints(settings.server.processes)[self._process]
-            self._server.listen(endpoint, credentials)
+            if isinstance(self._server, h2_server.H2Server):
+                self._server.listen(endpoint, h2_server.credentials(tls.cert, tls.key, tls.client_ca) if tls else None)
+            else:
+                self._server.listen(endpoint, aio.credentials(tls.cert, tls.key, tls.client_ca) if tls else None)
             await self._server.start()
         except BaseException:
             await self._keeper.stop()
@@ -350,6 +356,7 @@ def _refuse_fixed_changes(old: Settings, new: Settings) -> None:
     fixed = {
         "server.listen": (old.server.listen, new.server.listen),
         "server.processes": (old.server.processes, new.server.processes),
+        "server.transport": (old.server.transport, new.server.transport),
         "server.tls": (old.server.tls, new.server.tls),
         "admin.listen": (old.admin.listen, new.admin.listen),
         "index": (old.index, new.index),

@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from eluvix_extproc.bench.gateway import ALONE, ECHO, ECHO_WATCHING, SIDECAR, SIDECAR_WATCHING, Gateway
+from eluvix_extproc.bench.gateway import (
+    ALONE,
+    ECHO,
+    ECHO_WATCHING,
+    H2_ECHO,
+    H2_ECHO_WATCHING,
+    SIDECAR,
+    SIDECAR_WATCHING,
+    Gateway,
+)
 from eluvix_extproc.bench.inprocess import inprocess_table, measure_inprocess
 from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
@@ -28,15 +37,18 @@ _QUICK_SCALE = 0.2
               help="Body mode that Envoy is told to use.")  # fmt: skip
 @click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Count exactly with this tokenizer.json. By default tokens are estimated.")  # fmt: skip
+@click.option("--transport", type=click.Choice(["grpcio", "h2"]),
+              help="What the sidecar speaks gRPC with: server.transport.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1, 50), help=f"How often everything is measured.  [default: {_ROUNDS}]")
 @click.option("--quick", is_flag=True, help=f"{_QUICK_ROUNDS} rounds of fewer requests: half a minute.")
-@click.option("--echo", is_flag=True, help="Only the CPU of the sidecar beside the echo's.")
+@click.option("--echo", is_flag=True, help="Only the CPU of the sidecar beside the echoes'.")
 @click.option("--only", metavar="TEXT", help="Only scenarios whose name contains TEXT, such as '1 KB'.")
 @click.option("--inprocess", is_flag=True, help="Only our own code, by part, without gRPC and Envoy.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures as JSON; - is standard output.")
 def bench(
     profile: str,
     tokenizer: str | None,
+    transport: str | None,
     rounds: int | None,
     quick: bool,
     echo: bool,
@@ -55,7 +67,7 @@ def bench(
         if inprocess:
             _print(*_in_process(tokenizer, count), json_file)
             return
-        report = _through_envoy(profile, tokenizer, count, _QUICK_SCALE if quick else 1.0, echo, only)
+        report = _through_envoy(profile, tokenizer, transport, count, _QUICK_SCALE if quick else 1.0, echo, only)
     except (EnvoyMissing, NotReady) as error:
         raise _Unusable(str(error)) from None
     except ConfigError as error:
@@ -75,16 +87,22 @@ def _in_process(tokenizer: str | None, rounds: int) -> tuple[dict[str, Any], str
 
 
 def _through_envoy(
-    profile: str, tokenizer: str | None, rounds: int, scale: float, echo: bool, only: str | None
+    profile: str,
+    tokenizer: str | None,
+    transport: str | None,
+    rounds: int,
+    scale: float,
+    echo: bool,
+    only: str | None,
 ) -> dict[str, Any]:
     plan = [each for each in scenarios(scale) if not only or only in each.name]
     if not plan:
         raise click.UsageError(f"no scenario has {only!r} in its name")
-    ways = (SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING) if echo else (
-        ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING,
-    )  # fmt: skip
+    ways: tuple[str, ...] = (SIDECAR, ECHO, H2_ECHO, SIDECAR_WATCHING, ECHO_WATCHING, H2_ECHO_WATCHING)
+    if not echo:
+        ways = (ALONE, *ways)
     try:
-        with Gateway(profile, ways, tokenizer=tokenizer) as gateway, Load() as load:
+        with Gateway(profile, ways, tokenizer=tokenizer, transport=transport) as gateway, Load() as load:
             results = measure(gateway, load, plan, rounds, _progress)
         memory = None
         if not echo and not only:

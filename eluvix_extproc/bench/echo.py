@@ -1,11 +1,13 @@
 """The yardstick: a bare grpc.aio server that answers each ext_proc message with the least that is legal.
 
+With --h2 it is on our own transport instead, which shows what that takes without the sidecar's work.
+
 It reads as little of a message as that takes (the kind, and whether it is the end), never parses a header, and in
 STREAMED modes sends replies that were made beforehand. What it costs is what gRPC in Python costs: the sidecar's work
 is the rest. Same server options and event loop as the sidecar, and it leaves an exchange where the sidecar does: a
 streamed answer after its first body message (or, with --stay, at its end), any other answer at its end.
 
-`python -m eluvix_extproc.bench.echo HOST:PORT [--stay] [--duplex]`
+`python -m eluvix_extproc.bench.echo HOST:PORT [--stay] [--duplex] [--h2]`
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ import grpc
 import grpc.aio
 
 from eluvix_extproc.wire.aio import OPTIONS, SERVICE
+from eluvix_extproc.wire.h2_calls import StreamedCall, UnaryCall
+from eluvix_extproc.wire.h2_server import SERVICE as PROCESS
+from eluvix_extproc.wire.h2_server import GrpcServer
 from eluvix_extproc.wire.health import Health
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
+from eluvix_extproc.wire.session import Transport
 
 # The first byte of a ProcessingRequest is the tag of what it carries: Envoy writes fields in the order of their
 # numbers, and those of the oneof are the lowest.
@@ -116,41 +122,89 @@ class Echo:
         self._health.set_serving(True)
         return server
 
+    def h2_server(self, address: str) -> GrpcServer:
+        def check(request: bytes) -> bytes:
+            return self._health.check(request) or b""
+
+        server = GrpcServer(
+            {
+                PROCESS: lambda link, stream: StreamedCall(link, stream, 2**30, self._carried),
+                b"/grpc.health.v1.Health/Check": lambda link, stream: UnaryCall(link, stream, check),
+            },
+            lambda reason: None,
+            lambda error: None,
+        )
+        server.listen(address)
+        self._health.set_serving(True)
+        return server
+
     async def _check(self, request: bytes, context: Any) -> bytes:
         return self._health.check(request) or b""
 
     async def _process(self, _: AsyncIterator[bytes], context: Any) -> None:
         read, write = context.read, context.write
-        streamed = False
-        while True:
+        exchange = _Exchange(self._stay, self._duplex)
+        while not exchange.over:
             message = await read()
             if message is grpc.aio.EOF:
                 return
-            kind = message[0]
-            if self._duplex and kind in (REQUEST_BODY, RESPONSE_BODY):
-                await write(duplex_reply(message))
-            else:
-                await write(REPLIES[kind])
-            if kind == RESPONSE_BODY:
-                if (streamed and not self._stay) or ends(message):
-                    return
-            elif kind == RESPONSE_HEADERS:
-                streamed = b"text/event-stream" in message
-                if ends(message):
-                    return
-            elif kind == RESPONSE_TRAILERS:
-                return
+            await write(exchange.reply(message))
+
+    def _carried(self, transport: Transport) -> _Carried:
+        return _Carried(_Exchange(self._stay, self._duplex), transport)
 
 
-async def _serve(address: str, stay: bool, duplex: bool) -> None:
-    server = Echo(stay, duplex).server(address)
+class _Exchange:
+    """`over` once the last message was answered."""
+
+    def __init__(self, stay: bool, duplex: bool) -> None:
+        self.over = False
+        self._stay = stay
+        self._duplex = duplex
+        self._streamed = False
+
+    def reply(self, message: bytes) -> bytes:
+        kind = message[0]
+        if kind == RESPONSE_BODY:
+            self.over = (self._streamed and not self._stay) or ends(message)
+        elif kind == RESPONSE_HEADERS:
+            self._streamed = b"text/event-stream" in message
+            self.over = ends(message)
+        elif kind == RESPONSE_TRAILERS:
+            self.over = True
+        if self._duplex and kind in (REQUEST_BODY, RESPONSE_BODY):
+            return duplex_reply(message)
+        return REPLIES[kind]
+
+
+class _Carried:
+    """In the place of a Session."""
+
+    deciding: asyncio.Task[None] | None = None
+
+    def __init__(self, exchange: _Exchange, transport: Transport) -> None:
+        self._exchange = exchange
+        self._transport = transport
+
+    def receive(self, message: bytes) -> None:
+        self._transport.send(self._exchange.reply(message))
+        if self._exchange.over:
+            self._transport.finish()
+
+    def closed(self) -> None:
+        pass
+
+
+async def _serve(address: str, stay: bool, duplex: bool, h2: bool) -> None:
+    echo = Echo(stay, duplex)
+    server = echo.h2_server(address) if h2 else echo.server(address)
     await server.start()
-    await server.wait_for_termination()
+    await asyncio.get_running_loop().create_future()   # until it is killed
 
 
 def main(arguments: list[str]) -> None:
     address, *flags = arguments
-    work = _serve(address, "--stay" in flags, "--duplex" in flags)
+    work = _serve(address, "--stay" in flags, "--duplex" in flags, "--h2" in flags)
     try:
         import uvloop
     except ImportError:

@@ -24,8 +24,8 @@ from eluvix_extproc.render.bootstrap import render
 from eluvix_extproc.render.plan import SIDECAR_CLUSTER, Profile
 from eluvix_extproc.sim.processes import Envoy, Process, Sidecar, free_port, http_ok, wait_until
 
-ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING = (
-    "alone", "sidecar", "echo", "sidecar-watching", "echo-watching",
+ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING, H2_ECHO, H2_ECHO_WATCHING = (
+    "alone", "sidecar", "echo", "sidecar-watching", "echo-watching", "h2-echo", "h2-echo-watching",
 )  # fmt: skip
 _EXT_PROC = "envoy.filters.http.ext_proc"
 
@@ -49,9 +49,10 @@ class Echo(Process):
 
     name = "echo"
 
-    def __init__(self, port: int, *, stay: bool, duplex: bool) -> None:
+    def __init__(self, port: int, *, stay: bool, duplex: bool, h2: bool) -> None:
         super().__init__()
-        self._arguments = [f"127.0.0.1:{port}", *(["--stay"] if stay else []), *(["--duplex"] if duplex else [])]
+        flags = {"--stay": stay, "--duplex": duplex, "--h2": h2}
+        self._arguments = [f"127.0.0.1:{port}", *(flag for flag, given in flags.items() if given)]
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "eluvix_extproc.bench.echo", *self._arguments]
@@ -73,11 +74,18 @@ class Gateway:
     """Starts everything on entry. `ways` by name; in FULL_DUPLEX, where nothing may leave, all of them watch."""
 
     def __init__(
-        self, profile: str, ways: tuple[str, ...], *, tokenizer: str | None = None, decision_timeout_s: int = 2
+        self,
+        profile: str,
+        ways: tuple[str, ...],
+        *,
+        tokenizer: str | None = None,
+        decision_timeout_s: int = 2,
+        transport: str | None = None,
     ) -> None:
         self._profile = Profile(profile)
         self._tokenizer = tokenizer
         self._decision_timeout_s = decision_timeout_s
+        self._transport = transport
         self._workers = [free_port() for _ in range(3)]
         self._envoy_admin = free_port()
         self._processes = ExitStack()
@@ -136,8 +144,8 @@ class Gateway:
         if name == ALONE:
             return None
         watching = name.endswith("-watching")
-        if name in (ECHO, ECHO_WATCHING):
-            return Echo(port, stay=watching, duplex=duplex)
+        if not name.startswith(SIDECAR):
+            return Echo(port, stay=watching, duplex=duplex, h2=name.startswith(H2_ECHO))
         admin = free_port()
         config = self._config(port, admin)
         config["timing"] = {"itl": "always" if watching else "never"}
@@ -151,6 +159,7 @@ class Gateway:
                 "listen": f"127.0.0.1:{port}",
                 "decisionTimeout": f"{self._decision_timeout_s}s",
                 "drainTimeout": "1s",
+                **({"transport": self._transport} if self._transport else {}),
             },
             "admin": {"listen": f"127.0.0.1:{admin}"},
             "models": [{"name": MODEL, "architecture": "llama-3.1-8b", "tokenizer": tokenizer}],

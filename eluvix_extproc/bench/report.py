@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
 
-from eluvix_extproc.bench.gateway import ALONE, ECHO, SIDECAR
+from eluvix_extproc.bench.gateway import ALONE, ECHO, H2_ECHO, SIDECAR
 from eluvix_extproc.bench.memory import MemoryFigures
 from eluvix_extproc.bench.rounds import FEW_CHUNKS, MANY_CHUNKS, Results, Scenario, Series
 
@@ -67,7 +67,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _scenario(scenario: Scenario, ways: dict[str, Series]) -> dict[str, Any]:
-    ours, echo, alone = ways[SIDECAR], ways[ECHO], ways.get(ALONE)
+    ours, echo, alone, h2 = ways[SIDECAR], ways[ECHO], ways.get(ALONE), ways.get(H2_ECHO)
     return {
         "name": scenario.name,
         "body_bytes": scenario.size,
@@ -77,6 +77,8 @@ def _scenario(scenario: Scenario, ways: dict[str, Series]) -> dict[str, Any]:
         "sidecar_cpu_us": figure(ours.cpu, 1e6),
         "echo_cpu_us": figure(echo.cpu, 1e6),
         "ratio": figure([a / b for a, b in zip(ours.cpu, echo.cpu, strict=True)]),
+        "h2_echo_cpu_us": None if h2 is None else figure(h2.cpu, 1e6),
+        "h2_echo_ratio": None if h2 is None else figure([a / b for a, b in zip(h2.cpu, echo.cpu, strict=True)]),
         "envoy_cpu_us": figure(ours.envoy_cpu, 1e6),
         "envoy_alone_cpu_us": None if alone is None else figure(alone.envoy_cpu, 1e6),
         "added_p50_ms": None if alone is None else _added(ours, alone, 0.5),
@@ -91,7 +93,12 @@ def _chunk(few: dict[str, Series] | None, many: dict[str, Series] | None) -> dic
     ours, echo = _per_chunk(few[SIDECAR], many[SIDECAR]), _per_chunk(few[ECHO], many[ECHO])
     # A difference of two measurements may come out as nothing in a short run, and then has no ratio.
     ratios = [a / b for a, b in zip(ours, echo, strict=True) if b > 0]
+    h2 = _per_chunk(few[H2_ECHO], many[H2_ECHO]) if H2_ECHO in few else None
     return {
+        "h2_echo_cpu_us": None if h2 is None else figure(h2, 1e6),
+        "h2_echo_ratio": None if h2 is None or not ratios else figure(
+            [a / b for a, b in zip(h2, echo, strict=True) if b > 0]
+        ),
         "sidecar_cpu_us": figure(ours, 1e6),
         "echo_cpu_us": figure(echo, 1e6),
         "ratio": figure(ratios) if ratios else None,
@@ -138,14 +145,15 @@ def figure(values: Sequence[float], unit: float = 1.0) -> dict[str, float]:
 
 def as_table(report: dict[str, Any]) -> str:
     """The same figures for people; in brackets what Envoy alone costs, and the lowest and highest round."""
-    rows = [["", "sidecar us", "echo us", "ratio", "(rounds)", "Envoy us (alone)", "added p50/p99 ms", "messages"]]
+    rows = [["", "sidecar us", "echo us", "ratio", "(rounds)", "h2 echo us", "ratio", "Envoy us (alone)",
+             "added p50/p99 ms", "messages"]]  # fmt: skip
     for each in report["scenarios"]:
         alone = each["envoy_alone_cpu_us"]
         rows.append([
             each["name"],
             f"{each['sidecar_cpu_us']['median']:.0f}",
             f"{each['echo_cpu_us']['median']:.0f}",
-            *_ratio(each["ratio"]),
+            *_ratio(each["ratio"]), *_h2(each),
             f"{each['envoy_cpu_us']['median']:.0f}" + (f" ({alone['median']:.0f})" if alone else ""),
             "" if each["added_p50_ms"] is None else f"{each['added_p50_ms']:.2f} / {each['added_p99_ms']:.2f}",
             f"{each['messages']['sidecar']:g}" if each["messages"]["sidecar"] == each["messages"]["echo"]
@@ -155,7 +163,7 @@ def as_table(report: dict[str, Any]) -> str:
     if chunk:
         rows.append([
             "each chunk, watched", f"{chunk['sidecar_cpu_us']['median']:.0f}", f"{chunk['echo_cpu_us']['median']:.0f}",
-            *_ratio(chunk["ratio"]), f"{chunk['envoy_cpu_us']['median']:.0f}", "", "",
+            *_ratio(chunk["ratio"]), *_h2(chunk), f"{chunk['envoy_cpu_us']['median']:.0f}", "", "",
         ])  # fmt: skip
     lines = ["CPU of the sidecar for each request, beside a bare grpc.aio echo of the same messages", *_aligned(rows)]
     memory = report["memory_bytes"]
@@ -172,6 +180,12 @@ def _ratio(ratio: dict[str, float] | None) -> list[str]:
     if ratio is None:
         return ["", ""]
     return [f"{ratio['median']:.2f}", f"({ratio['low']:.2f}-{ratio['high']:.2f})"]
+
+
+def _h2(figures: dict[str, Any]) -> list[str]:
+    if figures["h2_echo_ratio"] is None:
+        return ["", ""]
+    return [f"{figures['h2_echo_cpu_us']['median']:.0f}", f"{figures['h2_echo_ratio']['median']:.2f}"]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

@@ -14,6 +14,8 @@ from eluvix_extproc.bench.gateway import (
     ALONE,
     ECHO,
     ECHO_WATCHING,
+    H2_ECHO,
+    H2_ECHO_WATCHING,
     SIDECAR,
     SIDECAR_WATCHING,
     Gateway,
@@ -81,7 +83,7 @@ class Series:
     unsteered: int = 0     # answers that should carry the sidecar's headers and do not
 
 
-Results = dict[str, dict[str, Series]]   # by scenario, then ALONE, SIDECAR or ECHO
+Results = dict[str, dict[str, Series]]   # by scenario, then ALONE, SIDECAR, ECHO or H2_ECHO
 Progress = Callable[[str], None]
 
 
@@ -104,9 +106,9 @@ def measure(
 
 
 def _ways(scenario: Scenario, gateway: Gateway) -> dict[str, Way]:
-    names = {ALONE: ALONE, SIDECAR: SIDECAR, ECHO: ECHO}
+    names = {ALONE: ALONE, SIDECAR: SIDECAR, ECHO: ECHO, H2_ECHO: H2_ECHO}
     if scenario.watched:
-        names = {SIDECAR: SIDECAR_WATCHING, ECHO: ECHO_WATCHING}
+        names = {SIDECAR: SIDECAR_WATCHING, ECHO: ECHO_WATCHING, H2_ECHO: H2_ECHO_WATCHING}
     return {who: gateway.ways[name] for who, name in names.items() if name in gateway.ways}
 
 

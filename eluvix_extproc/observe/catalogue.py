@@ -19,6 +19,14 @@ NONE = "none"
 ROLES = (*Role, NONE)
 SERVING = ("gen_ai_request_model", "role", "pool")
 
+# As wire.h2_server tells them.
+CONNECTION_FAULTS = (
+    "rapid_reset", "stream_errors", "ping_flood", "settings_flood", "empty_data_flood", "idle_frame_flood",
+    "continuation_flood", "zero_window", "handshake_timeout", "enhance_your_calm", "protocol_error", "internal_error",
+    "flow_control_error", "settings_timeout", "stream_closed", "frame_size_error", "refused_stream", "cancel",
+    "compression_error",
+)  # fmt: skip
+
 _TOKEN_BOUNDS = tuple(float(4**exponent) for exponent in range(14))
 _PROMPT_BOUNDS = (64.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0, 262144.0,
                   1048576.0)
@@ -171,6 +179,14 @@ CATALOGUE: tuple[Metric, ...] = (
         "Scrapes of a worker's load that failed or could not be read.",
         "The load of those workers is unknown and they are chosen by our own in-flight counts alone. Check the "
         "workers' `/metrics` from this pod.",
+    ),
+    Metric(
+        "eluvix_connections_ended_total", "counter",
+        "Connections to `server.listen` that were ended for what the peer did, by reason: an HTTP/2 error or a way of "
+        "making us work for nothing (`zero_window` is a single stream that was not read). With `transport: h2` only.",
+        "None come from Envoy in good order. Something else may reach the port (see SECURITY.md), or the proxy's "
+        "HTTP/2 differs from ours: report it with the reason.",
+        ("reason",), (CONNECTION_FAULTS,),
     ),
     Metric(
         "gen_ai_server_time_to_first_token_seconds", "histogram",

@@ -106,6 +106,10 @@ class Metrics:
     def scrape_failed(self) -> None:
         self._counters["eluvix_scrape_failures_total"].cell().inc()
 
+    def connection_ended(self, reason: str) -> None:
+        """`reason` is one of catalogue.CONNECTION_FAULTS."""
+        self._counters["eluvix_connections_ended_total"].cell(reason).inc()
+
     def internal_error(self, where: str) -> None:
         """`where` is one of a few names of our own parts, e.g. `routing`."""
         self._counters["eluvix_internal_errors_total"].cell(where).inc()

@@ -15,6 +15,7 @@ FIGURE = {
     "type": "object", "required": ["median", "low", "high"], "additionalProperties": False,
     "properties": {name: {"type": "number"} for name in ("median", "low", "high")},
 }  # fmt: skip
+PERHAPS = {"oneOf": [FIGURE, {"type": "null"}]}
 SCENARIO = {
     "type": "object",
     "additionalProperties": False,
@@ -26,7 +27,7 @@ SCENARIO = {
         "watched": {"type": "boolean"},
         "requests": {"type": "integer"},
         **dict.fromkeys(("sidecar_cpu_us", "echo_cpu_us", "ratio", "envoy_cpu_us"), FIGURE),
-        "envoy_alone_cpu_us": {"oneOf": [FIGURE, {"type": "null"}]},
+        **dict.fromkeys(("envoy_alone_cpu_us", "h2_echo_cpu_us", "h2_echo_ratio"), PERHAPS),
         "added_p50_ms": {"type": ["number", "null"]},
         "added_p99_ms": {"type": ["number", "null"]},
         "messages": {"type": "object", "required": ["sidecar", "echo"]},
@@ -47,7 +48,7 @@ REPORT = {
             "type": "object", "additionalProperties": False,
             "properties": {
                 **dict.fromkeys(("sidecar_cpu_us", "echo_cpu_us", "envoy_cpu_us"), FIGURE),
-                "ratio": {"oneOf": [FIGURE, {"type": "null"}]},
+                **dict.fromkeys(("ratio", "h2_echo_cpu_us", "h2_echo_ratio"), PERHAPS),
             },
         }]},
         "memory_bytes": {"oneOf": [{"type": "null"}, {

@@ -10,7 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from eluvix_extproc.bench.cli import bench
-from eluvix_extproc.bench.gateway import ALONE, ECHO, ECHO_WATCHING, SIDECAR, SIDECAR_WATCHING, Gateway
+from eluvix_extproc.bench.gateway import (
+    ALONE,
+    ECHO,
+    ECHO_WATCHING,
+    H2_ECHO,
+    H2_ECHO_WATCHING,
+    SIDECAR,
+    SIDECAR_WATCHING,
+    Gateway,
+)
 from eluvix_extproc.bench.inprocess import PARTS, inprocess_table, measure_inprocess
 from eluvix_extproc.bench.load import Load
 from eluvix_extproc.bench.memory import measure_memory
@@ -20,7 +29,7 @@ from eluvix_extproc.bench.turns import PARTS as TURN_PARTS
 from eluvix_extproc.bench.turns import measure_turns, turns_table
 
 TOKENIZER = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny" / "tokenizer.json"
-WAYS = (ALONE, SIDECAR, ECHO, SIDECAR_WATCHING, ECHO_WATCHING)
+WAYS = (ALONE, SIDECAR, ECHO, H2_ECHO, SIDECAR_WATCHING, ECHO_WATCHING, H2_ECHO_WATCHING)
 PLAN = [
     Scenario("whole", 1_000, "whole", 8, 4, 2),
     Scenario("streamed", 1_000, "2/200", 8, 4, 8),
@@ -30,16 +39,16 @@ PLAN = [
 ]
 
 
-@pytest.mark.parametrize("profile", ["hybrid", "full-duplex"])
-def test_real_envoy_accepts_the_echo_and_sends_it_what_it_sends_the_sidecar(profile: str) -> None:
-    with Gateway(profile, WAYS) as gateway, Load() as load:
+@pytest.mark.parametrize(("profile", "transport"), [("hybrid", "grpcio"), ("full-duplex", "h2")])
+def test_real_envoy_accepts_the_echo_and_sends_it_what_it_sends_the_sidecar(profile: str, transport: str) -> None:
+    with Gateway(profile, WAYS, transport=transport) as gateway, Load() as load:
         results = measure(gateway, load, PLAN, 1, lambda text: None)
     found = as_json(Run(profile, "estimate", 1, PLAN, results, None))
     assert (found["failures"], found["unsteered"], found["failed_streams"]) == (0, 0, 0)
     assert [line for line in as_table(found).splitlines() if "NOT GOOD" in line] == []
     for scenario in PLAN:
         ways = results[scenario.name]
-        for who in (SIDECAR, ECHO):
+        for who in (SIDECAR, ECHO, H2_ECHO):
             [messages] = ways[who].messages
             assert messages.streams == scenario.requests
             assert ways[who].cpu[0] > 0

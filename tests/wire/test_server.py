@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import grpc.aio
@@ -19,6 +19,7 @@ from eluvix_extproc.core.record import Outcome, Record
 from eluvix_extproc.core.sides import Limits
 from eluvix_extproc.wire.aio import SERVICE, AioServer
 from eluvix_extproc.wire.deadlines import Deadlines
+from eluvix_extproc.wire.h2_server import H2Server
 from eluvix_extproc.wire.health import NAMES, Health
 from eluvix_extproc.wire.pb import external_processor_pb2 as pb
 from eluvix_extproc.wire.pb import health_pb2
@@ -27,6 +28,13 @@ from tests.core.exchanges import BODY, DECISION, POST, ROLE, SIZED, SSE, TAIL, T
 
 MODES = {"hybrid": (pb.STREAMED, True), "full-duplex": (pb.FULL_DUPLEX_STREAMED, False)}
 PATIENCE_S = 20.0
+SERVERS: dict[str, type[AioServer] | type[H2Server]] = {"grpcio": AioServer, "h2": H2Server}
+
+
+@pytest.fixture(params=SERVERS, autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test on each transport."""
+    monkeypatch.setattr(Harness, "transport", request.param)
 
 
 class Claim:
@@ -58,6 +66,7 @@ class Harness:
     health: Health = field(default_factory=Health)
     deadlines: Deadlines = field(default_factory=lambda: Deadlines(lambda: asyncio.get_running_loop().time()))
     port: int = 0
+    transport: ClassVar[str] = "grpcio"
 
     def decide(self, ask: Decide) -> Verdict | Awaitable[Verdict]:
         self.asked.append(ask)
@@ -94,8 +103,8 @@ class Harness:
 
 
 @asynccontextmanager
-async def serving(harness: Harness) -> AsyncIterator[tuple[AioServer, grpc.aio.Channel]]:
-    server = AioServer(harness.services, harness.health)
+async def serving(harness: Harness) -> AsyncIterator[tuple[AioServer | H2Server, grpc.aio.Channel]]:
+    server = SERVERS[harness.transport](harness.services, harness.health)
     harness.port = server.listen("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{harness.port}") as channel:
