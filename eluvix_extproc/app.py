@@ -302,8 +302,9 @@ class App:
             return
         now = self._clock()
         if record.outcome is Outcome.COMPLETED and record.completion_tokens:
-            model = record.sized.model if record.sized else ""
-            self._pace.output_seen(worker, model, record.completion_tokens, now)
+            sized = record.sized
+            model, sequences = (sized.model, sized.sequences) if sized else ("", 1)
+            self._pace.output_seen(worker, model, max(1, record.completion_tokens // sequences), now)
             if record.itl_s is not None:
                 self._pace.token_seen(worker, record.itl_s, now, record.completion_tokens - 1)
                 watch.measured(worker, now)

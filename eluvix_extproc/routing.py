@@ -236,7 +236,7 @@ class Router:
         prefix = chain(prompt, count, model=named, adapter=adapter, volatile=self._volatile)
         session = self._session.digest(ask.headers, prompt, model=named, salt=prompt.salt)
         evidence = count.evidence if isinstance(count, Estimated) else None
-        sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv, evidence)
+        sized = Sized(name, count.total, count.exact, prefix.root.hex(), kv, evidence, _sequences(prompt))
         if clean is None:
             return Study(sized, prefix, prompt.max_tokens, session=session)
         dropped = ("content-encoding",) if ask.headers.get("content-encoding") else ()
@@ -298,6 +298,10 @@ def refuse_reserved(body: bytes) -> None:
 
 def _read(ask: Decide, body: bytes) -> Prompt:
     return parse(ask.api, body, body_bytes=max(ask.body_bytes, len(body)), complete=ask.complete)
+
+
+def _sequences(prompt: Prompt) -> int:
+    return prompt.samples * (len(prompt.texts) or len(prompt.token_ids) or 1)
 
 
 def _hints(study: Study) -> tuple[PrefixPoint, ...]:

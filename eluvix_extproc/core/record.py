@@ -53,6 +53,7 @@ class Sized(Value, frozen=True):
     prefix_hash: str              # 64 hex digits, "" when nothing of the prompt is known
     kv_bytes: int | None = None
     evidence: Evidence | None = None
+    sequences: int = 1            # that the answer generates: prompts of a batch times samples of each
 
 
 class Record(Value, frozen=True):

@@ -240,7 +240,7 @@ class ResponseSide:
             itl, itl_source = mean, Source.WORKER_MEAN if mean is not None else Source.UNKNOWN
         if answer.first_token_at is not None:
             return contract.Timing(answer.first_token_at - self._request.arrived, Source.MEASURED, itl, itl_source)
-        tokens = answer.usage.completion_tokens if answer.usage else None
+        tokens = answer.usage.completion_tokens if answer.usage and not self._several() else None
         if answer.last_token_at is not None and mean is not None and tokens:
             derived = answer.last_token_at - (tokens - 1) * mean - self._request.arrived
             if derived > 0:
@@ -249,12 +249,18 @@ class ResponseSide:
 
     def own_itl(self) -> float | None:
         """This response's own mean, seconds a token: (last token - first token) / (tokens - 1)."""
+        if self._several():
+            return None    # their tokens come side by side, and are told as one sum
         answer = self.answer
         tokens = self.completion_tokens()
         if answer.first_token_at is None or answer.last_token_at is None or tokens is None or tokens < 2:
             return None
         span = answer.last_token_at - answer.first_token_at
         return span / (tokens - 1) if span > 0 else None
+
+    def _several(self) -> bool:
+        sized = self._request.sized
+        return sized is not None and sized.sequences > 1
 
     def completion_tokens(self) -> int | None:
         answer = self.answer

@@ -167,3 +167,12 @@ def usage(answer: Answer) -> dict[str, Any]:
     found = [json.loads(event).get("usage") for event in events(answer) if event != "[DONE]"]
     told: dict[str, Any] = next(each for each in found if each)
     return told
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_tokens_of_several_samples_have_no_latency_between_them(full_duplex: Stack, mark: str, samples: int) -> None:
+    """They come side by side: their sum over the time that they took is nobody's pace."""
+    post(full_duplex.port, chat(mark, stream=True, n=samples, max_tokens=12), headers={"x-test": mark})
+    line = full_duplex.exchange(mark)
+    assert line["completion_tokens"] == 12 * samples
+    assert (line.get("itl_ms") is not None) == (samples == 1)
