@@ -35,8 +35,8 @@ class Message(Value, frozen=True):
     or null fields. `text` is all that the engine will tokenise of it, for the estimate. `raw` is the message's JSON
     in the form of `/v1/chat/completions`, for the chat template: as sent there, and as the engine itself converts it
     where the request has another form. `media` counts image, audio and video parts. `key` is 16 bytes that tell
-    messages apart for memos: equal for equal `raw`, otherwise different, and secret by a seed of the process; b"" when
-    they were not computed.
+    messages apart for memos: they differ where `raw` or `canonical` do, and are secret by a seed of the process; b""
+    when they were not computed. `raw` is b"" for a message that is never rendered, being too costly to read.
     """
 
     role: str

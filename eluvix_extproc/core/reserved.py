@@ -1,6 +1,7 @@
 """Members of a request that only we may set.
 
-They tell an engine to fetch KV cache from an address in the request; one crafted value kills a vLLM decode worker.
+They tell an engine to fetch KV cache or encoded media from an address in the request, or where to send its answer; one
+crafted value kills a vLLM decode worker.
 So a client's own are cut out of bodies that we parse (`strip`) and looked for in bodies that only pass (`Guard`).
 
 Engines read JSON with Python's `json`: of two members with one name the last wins, names may be spelt with escapes,
@@ -28,6 +29,11 @@ _RULES: _Rules = {
     "bootstrap_host": None,
     "bootstrap_port": None,
     "bootstrap_room": None,
+    "bootstrap_pair_key": None,
+    "decode_tp_size": None,
+    "kv_router_hint": None,
+    "http_worker_ipc": None,
+    "encoder_urls": None,
     "disagg_prefill_dp_rank": None,
     "data_parallel_rank": None,
     "routed_dp_rank": None,
@@ -42,7 +48,10 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _WHITESPACE = b" \t\r\n"
 # The Guard's needles: each name in plain spelling holds one of the first, in any other one of the second.
-_PLAIN = (b'_transfer_params"', b'"bootstrap_', b'_dp_rank"', b'_parallel_rank"')
+_PLAIN = (
+    b'_transfer_params"', b'"bootstrap_', b'_dp_rank"', b'_parallel_rank"', b'_tp_size"', b'_router_hint"',
+    b'_worker_ipc"', b'"encoder_urls"',
+)  # fmt: skip
 _ESCAPED = (b"\\u005", b"\\u006", b"\\u007")
 # A string token of names' length whose opening quote is not escaped. An escaped quote stands in a text; a quote behind
 # an escaped backslash closes one, and then no name can follow it.

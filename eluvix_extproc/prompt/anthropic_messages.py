@@ -4,8 +4,9 @@ Messages are converted to the form of chat completions just as vLLM 0.32 does it
 to_chat_completion_request), for it is that form that its chat template is given: one message with tool results becomes
 several, system blocks are joined, Claude Code's billing header is dropped.
 
-What is hashed is the client's own message, without what is about caching and not about the prompt: `cache_control`
-marks wander from turn to turn, and a text may come as a string in one turn and as a block in the next.
+What is hashed is the client's own message, each piece by the blocks that went into it, without what never reaches a
+prompt: the billing header, new with every request, and `cache_control` marks, which wander from turn to turn (and a
+text that was marked is sent as a block, one that is not as a string: the two count as one).
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ from msgspec import Raw
 
 from eluvix_extproc.core.prompt import Api, Message, Prompt
 from eluvix_extproc.errors import MalformedBody
-from eluvix_extproc.prompt import fields, openai_chat
-from eluvix_extproc.prompt.fields import ABSENT, NULL, V
+from eluvix_extproc.prompt import fields
+from eluvix_extproc.prompt.allowance import Allowance, allowance, covered
+from eluvix_extproc.prompt.fields import ABSENT, Scalar, V
 from eluvix_extproc.prompt.head import readable
+from eluvix_extproc.prompt.messages import canonical_message, converted, one_text, read_all, role_of
+from eluvix_extproc.prompt.templating import template_kwargs
 
 _BILLING = "x-anthropic-billing-header"
+_PLAIN = frozenset({"user", "assistant"})
+_CHANGES = ("tool_addition", "tool_removal")
+
+# A chat message, and the client's blocks that it was made of; None: it is hashed as it is.
+_Piece = tuple[dict[str, Any], Any]
 
 
 class _Body(fields.Request[V], Generic[V], gc=False):
@@ -31,12 +40,12 @@ class _Body(fields.Request[V], Generic[V], gc=False):
     system: Raw = ABSENT
     tools: Raw = ABSENT
     chat_template_kwargs: Raw = ABSENT
-    thinking: V = NULL
-    output_config: V = NULL
-    metadata: V = NULL
+    thinking: Raw = ABSENT
+    output_config: Raw = ABSENT
+    metadata: Raw = ABSENT
 
 
-_BODY = fields.Body(_Body[Any], _Body[Raw])
+_BODY: fields.Body[_Body[Any]] = fields.Body(_Body[Scalar], _Body[Raw])
 
 
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
@@ -49,13 +58,18 @@ def parse_count(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
 
 
 def _parse(api: Api, body: bytes, body_bytes: int, complete: bool) -> Prompt:
-    members = _BODY.decode(body if complete else readable(body, "messages"))
+    members = _BODY.decode(body if complete else readable(body, "messages", "system"))
     if complete and not members.messages:
         fault = "messages: Field required" if members.messages is None else "messages: at least one message is required"
         raise MalformedBody(fault, "messages")
-    turns = [_decoded(raw, f"messages.{at}") for at, raw in enumerate(members.messages or ())]
-    tools = _tools(members.tools, turns)
-    metadata = members.metadata if isinstance(members.metadata, dict) else {}
+    left = allowance(body)
+    turns = _Turns(complete)
+    messages = (
+        *_system(fields.present(members.system), left),
+        *read_all(members.messages or (), turns.read, left, "messages.{}", _PLAIN),
+    )
+    tools, tools_raw, resolved = _tools(fields.present(members.tools), turns.changes, left)
+    effort, disabled = _effort(members)
     return Prompt(
         api=api,
         model=members.model or "",
@@ -63,100 +77,109 @@ def _parse(api: Api, body: bytes, body_bytes: int, complete: bool) -> Prompt:
         body_bytes=body_bytes,
         read_bytes=len(body),
         complete=complete,
-        messages=tuple(_messages(members.system, turns, complete)),
-        tools=fields.canonical(_unmarked(tools), "tools") if tools else b"",
-        tools_raw=msgspec.json.encode([_chat_tool(tool) for tool in tools]) if tools else b"",
-        template_kwargs=openai_chat.template_kwargs(members.chat_template_kwargs, _effort(members)),
+        messages=messages,
+        tools=tools,
+        tools_raw=tools_raw,
+        template_kwargs=template_kwargs(members.chat_template_kwargs, effort, left=left),
         salt=fields.text(members.cache_salt),
         include_usage=True,
         max_tokens=fields.whole(members.max_tokens),
         reserved=members.may_hold_reserved(),
-        # Whether a template can switch thinking off is known to the engine alone (it tries), and so is what it makes of
-        # tools that come and go in the course of a conversation.
-        elsewhere=_disables_thinking(members.thinking) or _changes_tools(turns),
+        # Whether a template can switch thinking off is known to the engine alone: it tries.
+        elsewhere=disabled or not resolved or not covered(left, b""),
         cache_key=fields.text(members.prompt_cache_key),
-        user=fields.text(metadata.get("user_id")),
+        user=fields.text(fields.setting(members.metadata, "user_id")),
     )
 
 
-def _decoded(raw: Raw, where: str) -> Any:
-    value = fields.decode_value(raw, where)
-    if type(value) is not dict:
-        raise MalformedBody(f"{where}: expected an object.", where)
-    return value
+class _Turns:
+    """Reads the messages; `changes` are the blocks in them that add or remove tools."""
+
+    def __init__(self, complete: bool) -> None:
+        self._complete = complete
+        self.changes: list[dict[str, Any]] = []
+
+    def read(self, value: Any, raw: bytes) -> list[Message]:
+        role = role_of(value, self._complete)
+        content = value.get("content")
+        blocks = [_bare(block) for block in content] if isinstance(content, list) else content
+        rest = {name: inner for name, inner in value.items() if inner is not None and name != "content"}
+        if role == "system":
+            self.changes += [
+                block for block in blocks or () if isinstance(block, dict) and block.get("type") in _CHANGES
+            ]
+            dropped = isinstance(blocks, str) and blocks.startswith(_BILLING)
+            return [] if dropped else _system_message(blocks, rest)
+        # All pieces are the client's one message, so that it counts as the user's turn from its first one on.
+        return [
+            converted(role, canonical_message(one_text(own), rest), chat)
+            if own is not None
+            else converted(role, canonical_message(chat["content"], {"role": chat["role"]}), chat)
+            for chat, own in (_pieces(role, blocks) if isinstance(blocks, list) else [_whole(role, blocks)])
+        ]
 
 
-def _messages(system: Raw, turns: list[Any], complete: bool) -> Iterator[Message]:
-    if raw := fields.present(system):
-        content = fields.decode_value(raw, "system")
-        if text := _system_text(content):
-            yield _converted({"role": "system", "content": text}, _canonical({"role": "system", "content": content}))
-    for at, turn in enumerate(turns):
-        role, content = turn.get("role"), turn.get("content")
-        if type(role) is not str:
-            if complete:
-                raise MalformedBody(f"messages.{at}.role: expected a string.", f"messages.{at}.role")
-            role = ""    # cut off
-        try:
-            if role == "system":
-                text = _system_text(content)
-                pieces = [{"role": "system", "content": text}] if text else []
-            elif isinstance(content, list):
-                pieces = _pieces(role, content)
-            else:
-                pieces = [{"role": role, "content": content}]
-        except RecursionError:
-            raise MalformedBody(f"messages.{at} is nested too deeply.", f"messages.{at}") from None
-        # The last piece answers for the whole message, so that nothing of it is left out of the hash.
-        for piece in pieces[:-1]:
-            yield _converted(piece, None)
-        if pieces:
-            yield _converted(pieces[-1], _canonical(turn))
+def _system(raw: bytes, left: Allowance | None) -> list[Message]:
+    if not raw or not covered(left, raw):
+        return []
+    content = fields.decode_value(raw, "system")
+    if not isinstance(content, (str, list)):
+        raise MalformedBody("system: expected a string or an array of blocks.", "system")
+    blocks = [_bare(block) for block in content] if isinstance(content, list) else content
+    return _system_message(blocks, {"role": "system"})
 
 
-def _converted(message: dict[str, Any], canonical: bytes | None) -> Message:
-    """`message` is in the form of chat completions."""
-    read = openai_chat.read_message(message, msgspec.json.encode(message))
-    return read if canonical is None else Message(read.role, canonical, read.text, read.raw, read.media)
-
-
-def _canonical(turn: dict[str, Any]) -> bytes:
-    content = _unmarked(turn.get("content"))
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        only = content[0]
-        if only.keys() == {"type", "text"} and only["type"] == "text" and isinstance(only["text"], str):
-            content = only["text"]
-    rest = {name: value for name, value in turn.items() if value is not None and name != "content"}
-    return openai_chat.canonical_message(content, _unmarked(rest))
-
-
-def _unmarked(value: Any) -> Any:
-    """Without the marks that say what to cache, on blocks and on what stands in blocks."""
-    if isinstance(value, dict):
-        return {name: _unmarked(inner) for name, inner in value.items() if name != "cache_control"}
-    return [_unmarked(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _system_text(content: Any) -> str:
+def _system_message(content: Any, rest: dict[str, Any]) -> list[Message]:
+    """One message, or none where nothing of it reaches the prompt."""
     if isinstance(content, str):
-        return content
-    texts = []
-    for block in content if isinstance(content, list) else ():
-        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
-        if isinstance(text, str) and text and not text.startswith(_BILLING):
-            texts.append(text)
-    return "".join(texts)
+        shown: Any = content.partition("\n")[2] if content.startswith(_BILLING) else content
+        text = content
+    else:
+        shown = [block for block in content or () if not (_text(block) or "").startswith(_BILLING)]
+        text = "".join([_text(block) or "" for block in shown])
+    if not text:
+        return []
+    return [converted("system", canonical_message(one_text(shown), rest), {"role": "system", "content": text})]
 
 
-def _pieces(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
+def _whole(role: str, content: Any) -> _Piece:
+    chat = {"role": role, "content": content if isinstance(content, str) else None}
+    return chat, content
+
+
+def _bare(block: Any) -> Any:
+    """A block without nulls and without the marks that say what to cache, on it and on blocks within it."""
+    if not isinstance(block, dict):
+        return block
+    inner = block.get("content")
+    bare = {name: value for name, value in block.items() if name != "cache_control" and value is not None}
+    if isinstance(inner, list):
+        bare["content"] = [
+            {name: value for name, value in each.items() if name != "cache_control"} if isinstance(each, dict) else each
+            for each in inner
+        ]
+    return bare
+
+
+def _text(block: Any) -> str | None:
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    return text if isinstance(text, str) else None
+
+
+def _pieces(role: str, blocks: list[Any]) -> list[_Piece]:
     """The chat messages that one message becomes: what its tools said first, then what is its own."""
-    before: list[dict[str, Any]] = []
+    before: list[_Piece] = []
+    own: list[Any] = []
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     reasoning: list[str] = []
     for block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "text" and block.get("text"):
+        if kind == "tool_result" and role == "user":
+            before += _tool_results(block)
+            continue
+        own.append(block)
+        if kind == "text" and _text(block):
             parts.append({"type": "text", "text": block["text"]})
         elif kind == "image" and isinstance(block.get("source"), dict):
             parts.append(_image(block["source"]))
@@ -165,38 +188,39 @@ def _pieces(role: str, blocks: list[Any]) -> list[dict[str, Any]]:
         elif kind == "tool_use":
             function = {"name": block.get("name") or "", "arguments": json.dumps(block.get("input") or {})}
             calls.append({"id": block.get("id") or "", "type": "function", "function": function})
-        elif kind == "tool_result" and role == "user":
-            before += _tool_results(block)
         elif kind == "tool_result":
-            said = block.get("content")
-            parts.append({"type": "text", "text": f"Tool result: {said or ''}"})
-    own: dict[str, Any] = {"role": role}
+            parts.append({"type": "text", "text": f"Tool result: {block.get('content') or ''}"})
+    chat: dict[str, Any] = {"role": role}
     if reasoning:
-        own["reasoning"] = "".join(reasoning)
+        chat["reasoning"] = "".join(reasoning)
     if calls:
-        own["tool_calls"] = calls
+        chat["tool_calls"] = calls
     if len(parts) == 1 and parts[0]["type"] == "text":
-        own["content"] = parts[0]["text"]
+        chat["content"] = parts[0]["text"]
     elif parts:
-        own["content"] = parts
-    return before if role == "user" and "content" not in own else [*before, own]
+        chat["content"] = parts
+    if role != "user" or parts:
+        return [*before, (chat, own)]
+    if before and own:    # what the engine drops is still the client's
+        last, sources = before[-1]
+        before[-1] = last, [*(sources or ()), *own]
+    return before
 
 
-def _tool_results(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _tool_results(block: dict[str, Any]) -> Iterator[_Piece]:
     content = block.get("content")
     items = [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
     text = content if isinstance(content, str) else "\n".join(
-        str(item.get("text", "")) for item in items if item.get("type") == "text"
+        [str(item.get("text", "")) for item in items if item.get("type") == "text"]
     )
     answered = {"role": "tool", "tool_call_id": block.get("tool_use_id") or ""}
-    yield {**answered, "content": text}
+    yield {**answered, "content": text}, [block]
     images = [_image(item.get("source")) for item in items if item.get("type") == "image"]
     if images:
-        yield {"role": "user", "content": images}
+        yield {"role": "user", "content": images}, None
     names = [item.get("tool_name") or item.get("name") for item in items if item.get("type") == "tool_reference"]
-    references = [{"type": "tool_reference", "name": name} for name in names if name]
-    if references:
-        yield {**answered, "content": references}
+    if references := [{"type": "tool_reference", "name": name} for name in names if name]:
+        yield {**answered, "content": references}, None
 
 
 def _image(source: Any) -> dict[str, Any]:
@@ -208,11 +232,43 @@ def _image(source: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _tools(raw: Raw, turns: list[Any]) -> list[dict[str, Any]]:
-    listed = fields.decode_value(text, "tools") if (text := fields.present(raw)) else None
-    if listed is not None and not isinstance(listed, list):
+def _tools(raw: bytes, changes: list[dict[str, Any]], left: Allowance | None) -> tuple[bytes, bytes, bool]:
+    """(what is hashed, what the template is given, whether that is all that the engine gives it)."""
+    if raw and not covered(left, raw):
+        return raw, b"", False
+    listed = fields.decode_value(raw, "tools") if raw else []
+    if not isinstance(listed, list):
         raise MalformedBody("tools: expected an array.", "tools")
-    return [tool for tool in listed or () if isinstance(tool, dict)]
+    tools = [_bare(tool) for tool in listed if isinstance(tool, dict)]
+    effective = _changed(tools, changes) if changes else tools
+    return (
+        fields.canonical(tools, "tools") if tools else b"",
+        msgspec.json.encode([_chat_tool(tool) for tool in effective]) if effective else b"",
+        effective is not None,
+    )
+
+
+def _changed(tools: list[dict[str, Any]], changes: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The tools in effect at the end of the conversation; None for changes that an engine refuses."""
+    named = {tool["name"]: tool for tool in tools if isinstance(tool.get("name"), str)}
+    removed: set[str] = set()
+    for block in changes:
+        change = block["tool"] if isinstance(block.get("tool"), dict) else {}
+        defined = change.get("definition")
+        name = defined.get("name") if isinstance(defined, dict) else change.get("name")
+        if not isinstance(name, str):
+            return None
+        if isinstance(defined, dict):
+            named[name] = defined
+        elif name not in named:
+            return None
+        elif block["type"] == "tool_addition":
+            named[name] = {member: value for member, value in named[name].items() if member != "defer_loading"}
+        if block["type"] == "tool_removal":
+            removed.add(name)
+        else:
+            removed.discard(name)
+    return [tool for name, tool in named.items() if name not in removed]
 
 
 def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -226,19 +282,8 @@ def _chat_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _effort(members: _Body[Any]) -> Any:
-    output = members.output_config
-    return output.get("effort") if isinstance(output, dict) else None
-
-
-def _disables_thinking(thinking: Any) -> bool:
-    return isinstance(thinking, dict) and thinking.get("type") == "disabled"
-
-
-def _changes_tools(turns: list[Any]) -> bool:
-    return any(
-        isinstance(block, dict) and block.get("type") in ("tool_addition", "tool_removal")
-        for turn in turns
-        if turn.get("role") == "system" and isinstance(turn.get("content"), list)
-        for block in turn["content"]
-    )
+def _effort(members: _Body[Any]) -> tuple[Any, bool]:
+    """The reasoning effort that the template is told, and whether thinking is to be off."""
+    if fields.setting(members.thinking, "type") == "disabled":
+        return "none", True
+    return fields.setting(members.output_config, "effort"), False

@@ -10,28 +10,39 @@ from msgspec import Raw
 
 from eluvix_extproc.errors import MalformedBody
 
+# What a member of no interest to the prompt is decoded as: never a container, which could be of any size.
+Scalar = str | int | float | bool | None
 V = TypeVar("V")
 R = TypeVar("R", bound="Request[Any]")
 
 ABSENT = Raw(b"")
 NULL: Any = None
 _ANY = msgspec.json.Decoder()
+_SCALAR = msgspec.json.Decoder(Scalar)
+_SETTINGS = msgspec.json.Decoder(dict[str, Raw])
 _CANONICAL = msgspec.json.Encoder(order="sorted")
 _BOM = b"\xef\xbb\xbf"
 # The strings that pydantic, and so every engine, reads as true.
 _TRUE = frozenset({"1", "true", "t", "on", "y", "yes"})
 
 
+class _StreamOptions(msgspec.Struct, gc=False):
+    include_usage: Scalar = None
+
+
+_STREAM_OPTIONS = msgspec.json.Decoder(_StreamOptions)
+
+
 class Request(msgspec.Struct, Generic[V], gc=False):
     """Members that several request formats have; None is null or absent.
 
-    V is what a member's value is decoded as: `Any`, or `Raw`, which cannot fail to decode whatever the client put
+    V is what a member's value is decoded as: `Scalar`, or `Raw`, which cannot fail to decode whatever the client put
     there. The members from `kv_transfer_params` on are read only to know that they are there: see `core/reserved.py`.
     """
 
     model: V = NULL
     stream: V = NULL
-    stream_options: V = NULL
+    stream_options: Raw = ABSENT
     max_tokens: V = NULL
     n: V = NULL
     cache_salt: V = NULL
@@ -43,6 +54,11 @@ class Request(msgspec.Struct, Generic[V], gc=False):
     bootstrap_host: Raw = ABSENT
     bootstrap_port: Raw = ABSENT
     bootstrap_room: Raw = ABSENT
+    bootstrap_pair_key: Raw = ABSENT
+    decode_tp_size: Raw = ABSENT
+    kv_router_hint: Raw = ABSENT
+    http_worker_ipc: Raw = ABSENT
+    encoder_urls: Raw = ABSENT
     disagg_prefill_dp_rank: Raw = ABSENT
     data_parallel_rank: Raw = ABSENT
     routed_dp_rank: Raw = ABSENT
@@ -58,6 +74,11 @@ class Request(msgspec.Struct, Generic[V], gc=False):
             and self.bootstrap_host is ABSENT
             and self.bootstrap_port is ABSENT
             and self.bootstrap_room is ABSENT
+            and self.bootstrap_pair_key is ABSENT
+            and self.decode_tp_size is ABSENT
+            and self.kv_router_hint is ABSENT
+            and self.http_worker_ipc is ABSENT
+            and self.encoder_urls is ABSENT
             and self.disagg_prefill_dp_rank is ABSENT
             and self.data_parallel_rank is ABSENT
             and self.routed_dp_rank is ABSENT
@@ -68,12 +89,12 @@ class Request(msgspec.Struct, Generic[V], gc=False):
 
 
 class Body(Generic[R]):
-    """Decodes one request format, given as its Request of values and its Request of Raws."""
+    """Decodes one request format, given as its Request of Scalars and its Request of Raws."""
 
     def __init__(self, values: type[R], raws: type[R]) -> None:
         self._plain: Callable[[bytes], R] = msgspec.json.Decoder(values).decode
         self._careful: Callable[[bytes], R] = msgspec.json.Decoder(raws).decode
-        self._lenient = [f.name for f in msgspec.structs.fields(values) if f.type is Any and f.name != "model"]
+        self._lenient = [f.name for f in msgspec.structs.fields(values) if f.type == Scalar and f.name != "model"]
 
     def decode(self, body: bytes) -> R:
         """The body's members. Raises MalformedBody, naming the member when one has the wrong type."""
@@ -100,9 +121,9 @@ class Body(Generic[R]):
         except RecursionError:
             raise MalformedBody("The body is nested too deeply.") from None
         if members.model is not None:
-            members.model = decode_value(members.model, "model")
+            members.model = decode_value(members.model, "model") if is_text(members.model) else 0
         for name in self._lenient:
-            setattr(members, name, lenient(getattr(members, name)))
+            setattr(members, name, scalar(getattr(members, name)))
         return members
 
 
@@ -147,14 +168,43 @@ def text(value: Any) -> str:
     return value if type(value) is str else ""
 
 
-def include_usage(stream_options: Any) -> bool:
-    return isinstance(stream_options, dict) and truthy(stream_options.get("include_usage"))
+def include_usage(stream_options: Raw) -> bool:
+    try:
+        return truthy(_STREAM_OPTIONS.decode(stream_options).include_usage)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
-def lenient(raw: Raw | None) -> Any:
-    """The value, or None when it cannot be read: for fields whose faults are the engine's to answer."""
-    if raw is None:
+def setting(raw: Raw, name: str) -> Any:
+    """A scalar of an object of settings; None when either is absent, unreadable or of another type."""
+    try:
+        return scalar(_SETTINGS.decode(raw).get(name)) if raw is not ABSENT else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def scalar(raw: Raw | None) -> Any:
+    """The value, or None when it is none or cannot be read: for fields whose faults are the engine's to answer."""
+    try:
+        return None if raw is None else _SCALAR.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def has_member(raw: Raw, name: str) -> bool:
+    """Whether it is an object that has a member of that name."""
+    try:
+        return name in _SETTINGS.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def is_text(raw: Raw) -> bool:
+    return bytes(raw).startswith(b'"')
+
+
+def lenient(raw: bytes | Raw) -> Any:
+    """As `scalar`, for a value of any type."""
     try:
         return _ANY.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

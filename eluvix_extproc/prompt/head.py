@@ -26,12 +26,12 @@ _PAIRS = {ord("{"): b"}", ord("["): b"]"}
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 
 
-def readable(head: bytes, keep: str) -> bytes:
+def readable(head: bytes, keep: str, *instead: str) -> bytes:
     """A whole JSON object out of the head of one.
 
-    What the cut fell into is completed when it belongs to the member `keep` (a text then ends where the head does)
-    and dropped otherwise, for half a model name or half the tools are worse than none. Raises MalformedBody when it
-    is not the head of a JSON object.
+    What the cut fell into is completed when it belongs to the member `keep` (a text then ends where the head does), or
+    to one of `instead` while there is no `keep`, and dropped otherwise, for half a model name or half the tools are
+    worse than none. Raises MalformedBody when it is not the head of a JSON object.
     """
     closed, cut = _closed(head.removeprefix(b"\xef\xbb\xbf"))
     if not cut:
@@ -42,7 +42,8 @@ def readable(head: bytes, keep: str) -> bytes:
         raise MalformedBody(f"The body is not valid JSON: {error}.") from None
     except RecursionError:
         raise MalformedBody("The body is nested too deeply.") from None
-    if not members or next(reversed(members)) == keep:
+    last = next(reversed(members), keep)
+    if last == keep or (last in instead and keep not in members):
         return closed
     members.popitem()
     return b"{%b}" % b",".join(b"%b:%b" % (msgspec.json.encode(name), bytes(raw)) for name, raw in members.items())

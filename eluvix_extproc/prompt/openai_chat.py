@@ -1,39 +1,20 @@
-"""`/v1/chat/completions`.
-
-A message's canonical bytes are `content ‖ rest ‖ len(content) as u64 little-endian ‖ kind`. `content` is the text as
-UTF-8 (kind `s`), the canonical JSON of a content of any other type (kind `j`), or nothing (kind `n`); `rest` is the
-canonical JSON of the other members, nulls left out. Read from its end this has one meaning only. The length stands
-last so that a message of which only a head was read has the beginning of the whole one's bytes (`core/prefix.py`
-relies on it); for the same reason media stay in by value and not by a digest of theirs.
-"""
+"""`/v1/chat/completions`."""
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, Generic
 
-import msgspec
 from msgspec import Raw
 
 from eluvix_extproc.core.prompt import Api, Message, Prompt
-from eluvix_extproc.core.recall import Beginning, Heads
+from eluvix_extproc.core.recall import Beginning
 from eluvix_extproc.errors import MalformedBody
 from eluvix_extproc.prompt import fields
-from eluvix_extproc.prompt.fields import ABSENT, NULL, V
+from eluvix_extproc.prompt.allowance import allowance, covered
+from eluvix_extproc.prompt.fields import ABSENT, NULL, Scalar, V
 from eluvix_extproc.prompt.head import readable
-
-# Part types whose own text is tokenised; every other type is media. A part without a type is told by its members.
-_TEXT_PARTS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-    "thinking": "thinking",
-    "tool_reference": "name",
-}
-_PLAIN_ROLES = {role: b'{"role":"%b"}' % role.encode() for role in ("system", "developer", "user", "assistant")}
-_ANY = msgspec.json.Decoder()
-_RAWS = msgspec.json.Decoder(list[Raw])
+from eluvix_extproc.prompt.messages import HEADS, cut, read_all, whole
+from eluvix_extproc.prompt.templating import read_tools, template_kwargs
 
 
 class _Body(fields.Request[V], Generic[V], gc=False):
@@ -49,25 +30,26 @@ class _Body(fields.Request[V], Generic[V], gc=False):
     add_special_tokens: Raw = ABSENT
 
 
-_BODY = fields.Body(_Body[Any], _Body[Raw])
-_HEADS = Heads(32 << 20, secrets.randbits(64))
+_BODY: fields.Body[_Body[Any]] = fields.Body(_Body[Scalar], _Body[Raw])
 
 
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`."""
-    known, steps = _HEADS.find(body) if complete else (None, [])
+    known, steps = HEADS.find(body) if complete else (None, [])
     members, messages, end = _going_on(body, known) if known else (None, (), None)
+    left = None
     if members is None:
+        left = allowance(body)
         members = _BODY.decode(body if complete else readable(body, "messages"))
         if complete and not members.messages:
             fault = "Missing required parameter: 'messages'." if members.messages is None else "'messages' is empty."
             raise MalformedBody(fault, "messages")
-        messages = _messages(members.messages or [], complete)
+        messages = read_all(members.messages or [], whole if complete else cut, left)
         known = None
-    if steps:
-        _HEADS.keep(body, steps, messages, known, end)
+    if steps and left is None:
+        HEADS.keep(body, steps, messages, known, end)
     opened = members.add_generation_prompt
-    tools_raw = fields.present(members.tools)
+    tools, tools_raw, _ = read_tools(members.tools, left) if members.tools is not ABSENT else (b"", b"", None)
     # In the order of Prompt's fields: given by name, so many of them cost a microsecond to sort out.
     return Prompt(
         Api.OPENAI_CHAT,
@@ -79,20 +61,20 @@ def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         messages,
         (),
         (),
-        fields.canonical(fields.decode_value(tools_raw, "tools"), "tools") if tools_raw else b"",
+        tools,
         tools_raw,
         fields.present(members.chat_template_kwargs)
-        if members.reasoning_effort is None and members.documents is ABSENT
-        else template_kwargs(members.chat_template_kwargs, members.reasoning_effort, members.documents),
+        if members.reasoning_effort is None and members.documents is ABSENT and left is None
+        else template_kwargs(members.chat_template_kwargs, members.reasoning_effort, members.documents, left),
         opened is None or fields.truthy(opened),
         members.continue_final_message is not None and fields.truthy(members.continue_final_message),
         "" if members.cache_salt is None else fields.text(members.cache_salt),
-        members.stream_options is not None and fields.include_usage(members.stream_options),
+        members.stream_options is not ABSENT and fields.include_usage(members.stream_options),
         fields.whole(members.max_completion_tokens) or fields.whole(members.max_tokens),
         1 if members.n is None else fields.whole(members.n) or 1,
         members.may_hold_reserved(),
         True,
-        _rendered_otherwise(members),
+        _rendered_otherwise(members) or (left is not None and not covered(left, b"")),
         "" if members.prompt_cache_key is None else fields.text(members.prompt_cache_key),
         "" if members.user is None else fields.text(members.user),
     )
@@ -102,43 +84,17 @@ def _going_on(body: bytes, known: Beginning) -> tuple[_Body[Any] | None, tuple[M
     """The members of a body whose beginning is known, all its messages, and where the last of them ends. None in the
     place of the members when it must be read whole, be it to tell what is wrong with it."""
     short = known.shorten(body)
-    try:
-        members = _BODY.decode(short) if short is not None else None
-        new = _messages(members.messages or [], True) if members is not None else ()
-    except MalformedBody:
+    if short is None or allowance(short) is not None:
         return None, (), None
-    if members is None or short is None:
+    try:
+        members = _BODY.decode(short)
+        new = read_all(members.messages or [], whole)
+    except MalformedBody:
         return None, (), None
     end = known.new_end(short, [message.raw for message in new])
     if end is None:
         return None, (), None
     return members, (*known.messages, *new), end + len(body) - len(short)
-
-
-def conversation(raw: bytes, param: str, complete: bool) -> tuple[Message, ...]:
-    """The messages of another member, `param`, that holds a conversation. Raises MalformedBody."""
-    try:
-        return _messages(_RAWS.decode(raw), complete)
-    except msgspec.MsgspecError:
-        raise MalformedBody(f"Invalid type for '{param}': expected an array of messages.", param) from None
-
-
-def template_kwargs(given: Raw, reasoning_effort: Any, documents: Raw = ABSENT) -> bytes:
-    """`chat_template_kwargs` with what engines add to them from other members, as JSON.
-
-    As vLLM does (ChatCompletionRequest.build_chat_params): an effort also switches thinking on or off, where the
-    client did not say so itself.
-    """
-    kwargs: Any = fields.lenient(given) if given is not ABSENT else {}
-    if not isinstance(kwargs, dict):
-        return fields.present(given)
-    if reasoning_effort not in (None, "auto"):
-        kwargs.setdefault("enable_thinking", reasoning_effort != "none")
-        kwargs["reasoning_effort"] = reasoning_effort
-    if (listed := fields.lenient(documents) if documents is not ABSENT else None) is not None:
-        kwargs["documents"] = listed
-    # As sent: templates may print whole objects.
-    return msgspec.json.encode(kwargs) if kwargs else b""
 
 
 def _rendered_otherwise(members: _Body[Any]) -> bool:
@@ -155,96 +111,3 @@ def _rendered_otherwise(members: _Body[Any]) -> bool:
         or fields.present(members.truncate_prompt_tokens)
         or fields.present(members.add_special_tokens) not in (b"", b"false")
     )
-
-
-def _messages(raws: list[Raw], complete: bool) -> tuple[Message, ...]:
-    decode = _ANY.decode
-    messages = []
-    try:
-        for raw in raws:
-            value = decode(raw)
-            # Nearly every message is a role and a text; all else about it takes longer.
-            if type(value) is dict and len(value) == 2:
-                role, content = value.get("role"), value.get("content")
-                if type(content) is str and type(role) is str and role in _PLAIN_ROLES:
-                    canonical = _joined(content.encode(), _PLAIN_ROLES[role], b"s")
-                    sent = bytes(raw)
-                    messages.append(Message(role, canonical, content, sent, 0, _HEADS.key(sent)))
-                    continue
-            messages.append(read_message(value, bytes(raw), complete))
-    except MalformedBody as error:
-        where = f"messages[{len(messages)}]{error.param or ''}"
-        raise MalformedBody(f"Invalid value for '{where}': {error.message}", where) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        where = f"messages[{len(messages)}]"
-        raise MalformedBody(f"Invalid value for '{where}': {error}.", where) from None
-    except RecursionError:
-        where = f"messages[{len(messages)}]"
-        raise MalformedBody(f"'{where}' is nested too deeply.", where) from None
-    return tuple(messages)
-
-
-def read_message(value: Any, raw: bytes, complete: bool = True) -> Message:
-    """A message of any kind. Raises MalformedBody."""
-    if type(value) is not dict:
-        raise MalformedBody("expected an object.")
-    role = value.get("role")
-    content = value.get("content")
-    if type(role) is not str:
-        if complete:
-            raise MalformedBody("expected a string.", ".role")
-        role = ""    # cut off
-    canonical = canonical_message(content, {k: v for k, v in value.items() if v is not None and k != "content"})
-    texts: list[str] = []
-    media = _read_content(content, texts)
-    for name in ("reasoning", "reasoning_content"):
-        if isinstance(value.get(name), str):
-            texts.append(value[name])
-            break    # two names of one thing
-    if isinstance(value.get("name"), str):
-        texts.append(value["name"])
-    _read_calls(value.get("tool_calls"), texts)
-    return Message(role, canonical, "\n".join(texts), raw, media, _HEADS.key(raw))
-
-
-def canonical_message(content: Any, rest: dict[str, Any]) -> bytes:
-    """What is hashed of a message with this content and these other members."""
-    members = fields.canonical(rest, "messages")
-    if content is None:
-        return _joined(b"", members, b"n")
-    if type(content) is str:
-        return _joined(content.encode(), members, b"s")
-    return _joined(fields.canonical(content, "messages"), members, b"j")
-
-
-def _joined(content: bytes, rest: bytes, kind: bytes) -> bytes:
-    return b"".join((content, rest, len(content).to_bytes(8, "little"), kind))
-
-
-def _read_content(content: Any, texts: list[str]) -> int:
-    """Collects the texts of a content of any shape; the number of media parts in it."""
-    if isinstance(content, str):
-        texts.append(content)
-    media = 0
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
-            member = _TEXT_PARTS.get(str(part.get("type") or ("text" if "text" in part else "media")))
-            if member is None:
-                media += 1
-            elif isinstance(part.get(member), str):
-                texts.append(part[member])
-    return media
-
-
-def _read_calls(calls: Any, texts: list[str]) -> None:
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
-            continue
-        for member in (function.get("name"), function.get("arguments")):
-            if isinstance(member, str):
-                texts.append(member)
-            elif member is not None:
-                texts.append(fields.canonical(member, "messages").decode())

@@ -9,7 +9,7 @@ from msgspec import Raw
 from eluvix_extproc.core.prompt import Api, Prompt
 from eluvix_extproc.errors import MalformedBody
 from eluvix_extproc.prompt import fields
-from eluvix_extproc.prompt.fields import ABSENT, NULL, V
+from eluvix_extproc.prompt.fields import ABSENT, NULL, Scalar, V
 from eluvix_extproc.prompt.head import readable
 from eluvix_extproc.prompt.sequences import sequences
 
@@ -20,7 +20,7 @@ class _Body(fields.Request[V], Generic[V], gc=False):
     add_special_tokens: V = NULL
 
 
-_BODY = fields.Body(_Body[Any], _Body[Raw])
+_BODY: fields.Body[_Body[Any]] = fields.Body(_Body[Scalar], _Body[Raw])
 
 
 def parse(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
+import msgspec
 from msgspec import Raw
 
-from eluvix_extproc.core.prompt import Api, Prompt
+from eluvix_extproc.core.prompt import Api, Message, Prompt
 from eluvix_extproc.errors import FailOpen, MalformedBody
-from eluvix_extproc.prompt import fields, openai_chat
-from eluvix_extproc.prompt.fields import ABSENT, NULL, V
+from eluvix_extproc.prompt import fields
+from eluvix_extproc.prompt.allowance import Allowance, allowance, covered
+from eluvix_extproc.prompt.fields import ABSENT, NULL, Scalar, V
 from eluvix_extproc.prompt.head import readable
+from eluvix_extproc.prompt.messages import cut, read_all, whole
 from eluvix_extproc.prompt.sequences import sequences
+from eluvix_extproc.prompt.templating import template_kwargs
+
+# A query stands in every pair. Beyond this it counts only once: a body must not become a thousand times its size.
+_MOST_PAIR_CHARS = 1 << 20
+_LIST = msgspec.json.Decoder(list[Raw])
+
+_Texts = tuple[str, ...]
 
 
 class _Embeddings(fields.Request[V], Generic[V], gc=False):
@@ -23,6 +33,10 @@ class _Embeddings(fields.Request[V], Generic[V], gc=False):
     messages: Raw = ABSENT
     add_special_tokens: V = NULL
     add_generation_prompt: V = NULL
+    continue_final_message: V = NULL
+    chat_template_kwargs: Raw = ABSENT
+    chat_template: Raw = ABSENT
+    padding: Raw = ABSENT
 
 
 class _Rerank(fields.Request[V], Generic[V], gc=False):
@@ -30,23 +44,21 @@ class _Rerank(fields.Request[V], Generic[V], gc=False):
     documents: Raw = ABSENT
 
 
-_EMBEDDINGS = fields.Body(_Embeddings[Any], _Embeddings[Raw])
-_RERANK = fields.Body(_Rerank[Any], _Rerank[Raw])
+_EMBEDDINGS: fields.Body[_Embeddings[Any]] = fields.Body(_Embeddings[Scalar], _Embeddings[Raw])
+_RERANK: fields.Body[_Rerank[Any]] = fields.Body(_Rerank[Scalar], _Rerank[Raw])
 
 
 def parse_embeddings(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
-    """See `prompt.parse`. Inputs are texts or token ids; vLLM also takes one conversation."""
-    members = _EMBEDDINGS.decode(body if complete else readable(body, "input"))
-    raw, chat = fields.present(members.input), fields.present(members.messages)
-    if complete and not raw and not chat:
+    """See `prompt.parse`. Inputs are texts or token ids; vLLM also takes a conversation, or several, and SGLang
+    objects that hold texts and images: of those the texts are counted, and never exactly."""
+    members = _EMBEDDINGS.decode(body if complete else readable(body, "input", "messages"))
+    name = "input" if fields.present(members.input) else "messages"
+    raw = fields.present(members.input) or fields.present(members.messages)
+    if complete and not raw:
         raise MalformedBody("Missing required parameter: 'input'.", "input")
-    texts: tuple[str, ...] = ()
-    token_ids: tuple[tuple[int, ...], ...] = ()
-    messages = openai_chat.conversation(chat, "messages", complete) if chat and not raw else ()
-    if raw and raw[1:].lstrip()[:1] == b"{":
-        messages = openai_chat.conversation(raw, "input", complete)
-    elif raw:
-        texts, token_ids = sequences(raw, complete, "input")
+    left = allowance(body)
+    messages, texts, token_ids = _inputs(raw, name, complete, left) if raw else ((), (), ())
+    special = members.add_special_tokens
     return Prompt(
         api=Api.OPENAI_EMBEDDINGS,
         model=members.model or "",
@@ -57,29 +69,36 @@ def parse_embeddings(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         messages=messages,
         texts=texts,
         token_ids=token_ids,
+        template_kwargs=template_kwargs(members.chat_template_kwargs, None, left=left),
         add_generation_prompt=fields.truthy(members.add_generation_prompt),
+        continue_final_message=fields.truthy(members.continue_final_message),
         salt=fields.text(members.cache_salt),
         reserved=members.may_hold_reserved(),
-        add_special_tokens=members.add_special_tokens is None or fields.truthy(members.add_special_tokens),
-        elsewhere=bool(messages or fields.present(members.truncate_prompt_tokens)),
+        add_special_tokens=special is None or fields.truthy(special),
+        elsewhere=any(
+            map(fields.present, (members.truncate_prompt_tokens, members.padding, members.chat_template))
+        )
+        or (bool(messages) and special is not None and fields.truthy(special))
+        or (bool(texts) and not _is_plain(raw))
+        or not covered(left, b""),
         user=fields.text(members.user),
     )
 
 
 def parse_rerank(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     """See `prompt.parse`. One text for each document, the query in front of it. Raises FailOpen for what is not the
-    request of a reranker: the path is a short one that other services may use."""
-    members = _RERANK.decode(body if complete else readable(body, "documents"))
+    request of a reranker: the path is a short one that other services use, and some call these members otherwise."""
+    members = _RERANK.decode(body if complete else readable(body, "documents", "query"))
     raw_query, raw_documents = fields.present(members.query), fields.present(members.documents)
     if complete and (not raw_query or not raw_documents):
-        if not raw_query and not raw_documents:
-            raise FailOpen("unknown_format")
-        missing = "documents" if raw_query else "query"
-        raise MalformedBody(f"Missing required parameter: '{missing}'.", missing)
-    query = _document(fields.decode_value(raw_query, "query")) if raw_query else ""
-    documents = fields.decode_value(raw_documents, "documents") if raw_documents else []
-    if not isinstance(documents, list):
-        documents = [documents]
+        raise FailOpen("unknown_format")
+    left = allowance(body)
+    query = _text(raw_query, "query", left) if raw_query else ""
+    documents = _elements(raw_documents, "documents", left)
+    if complete and not documents:
+        raise MalformedBody("'documents' is empty.", "documents")
+    paired = len(query) * len(documents) <= _MOST_PAIR_CHARS
+    texts = tuple([f"{query}\n{document}" for document in documents]) if paired else (query, *documents)
     return Prompt(
         api=Api.RERANK,
         model=members.model or "",
@@ -87,7 +106,7 @@ def parse_rerank(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
         body_bytes=body_bytes,
         read_bytes=len(body),
         complete=complete,
-        texts=tuple([f"{query}\n{_document(document)}" for document in documents]),
+        texts=texts,
         salt=fields.text(members.cache_salt),
         reserved=members.may_hold_reserved(),
         elsewhere=True,
@@ -95,9 +114,50 @@ def parse_rerank(body: bytes, *, body_bytes: int, complete: bool) -> Prompt:
     )
 
 
-def _document(value: Any) -> str:
+def _inputs(
+    raw: bytes, name: str, complete: bool, left: Allowance | None
+) -> tuple[tuple[Message, ...], _Texts, tuple[tuple[int, ...], ...]]:
+    """(messages, texts, token ids), of which one has elements."""
+    if _is_plain(raw) and name == "input":
+        return (), *sequences(raw, complete, name)
+    elements = _decoded(raw, name)
+    if elements and bytes(elements[0]).startswith(b"["):      # conversations: one stands for itself alone
+        if len(elements) > 1:
+            return (), _elements(raw, name, left), ()
+        elements, name = _decoded(bytes(elements[0]), name), f"{name}[0]"
+    if complete and not elements:
+        raise MalformedBody(f"'{name}' is empty.", name)
+    if elements and not fields.has_member(elements[0], "role") and complete:
+        return (), _elements(raw, name, left), ()
+    return read_all(elements, whole if complete else cut, left, name + "[{}]"), (), ()
+
+
+def _is_plain(raw: bytes) -> bool:
+    """Whether it is texts or token ids, and no object anywhere."""
+    return raw.startswith(b'"') or raw[1:].lstrip(b" \t\r\n[")[:1] != b"{"
+
+
+def _decoded(raw: bytes, name: str) -> list[Raw]:
+    try:
+        return _LIST.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise MalformedBody(f"Invalid value for '{name}': {error}.", name) from None
+    except RecursionError:
+        raise MalformedBody(f"'{name}' is nested too deeply.", name) from None
+
+
+def _elements(raw: bytes, name: str, left: Allowance | None) -> _Texts:
+    """The texts of a list, or of one that is no list."""
+    if not raw.startswith(b"["):
+        return (_text(raw, name, left),) if raw else ()
+    return tuple([_text(bytes(each), f"{name}[{at}]", left) for at, each in enumerate(_decoded(raw, name))])
+
+
+def _text(raw: bytes, name: str, left: Allowance | None) -> str:
+    """What is counted of a text, of an object with a text, or of anything else."""
+    value = fields.decode_value(raw, name) if covered(left, raw) else None
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         return str(value["text"])
-    return fields.canonical(value, "documents").decode()
+    return raw.decode("utf-8", "replace") if value is None else fields.canonical(value, name).decode()

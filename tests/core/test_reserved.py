@@ -20,6 +20,16 @@ PATHS = [(name,) for name in sorted(reserved.NAMES)] + [
     for parent in (("vllm_xargs",), ("extra_args",), ("sampling_params", "extra_args"))
     for name in TRANSFER
 ]
+PROMPTS = {
+    Api.OPENAI_COMPLETIONS: '"prompt":"a"',
+    Api.OPENAI_RESPONSES: '"input":"a"',
+    Api.OPENAI_EMBEDDINGS: '"input":"a"',
+    Api.RERANK: '"query":"a","documents":["b"]',
+    Api.ANTHROPIC_MESSAGES: '"messages":[{"role":"user","content":"a"}]',
+    Api.ANTHROPIC_COUNT_TOKENS: '"messages":[{"role":"user","content":"a"}]',
+    Api.VLLM_GENERATE: '"token_ids":[1]',
+    Api.SGLANG_GENERATE: '"text":"a"',
+}
 
 
 def escaped(name: str, positions: set[int]) -> str:
@@ -47,8 +57,9 @@ def test_parse_tells_that_there_may_be_something_to_strip(path: tuple[str, ...])
         member = f'"{spelling}":{json.dumps(nested(path[1:], 1))}'
         chat = f'{{"messages":[{{"role":"user","content":"a"}}],{member},"model":"m"}}'.encode()
         assert parse(Api.OPENAI_CHAT, chat, body_bytes=len(chat)).reserved
-        text = f'{{{member},"prompt":"a","model":"m"}}'.encode()
-        assert parse(Api.OPENAI_COMPLETIONS, text, body_bytes=len(text)).reserved
+        for api, prompt in PROMPTS.items():
+            body = f'{{{member},{prompt},"model":"m"}}'.encode()
+            assert parse(api, body, body_bytes=len(body)).reserved, api
 
 
 def test_an_ordinary_body_is_left_alone() -> None:

@@ -191,15 +191,64 @@ def test_the_fields_that_routing_needs(api: Api, body: dict[str, Any], expected:
     assert {name: getattr(prompt, name) for name in expected} == expected
 
 
-def test_a_claude_code_request_keeps_its_billing_line_out_of_the_prompt() -> None:
-    def system(billing: str) -> list[dict[str, str]]:
-        return [{"type": "text", "text": billing}, {"type": "text", "text": "You are an agent."}]
+def test_a_claude_code_request_keeps_its_billing_line_out_of_the_prompt_and_the_key() -> None:
+    def sent(billing: str) -> Prompt:
+        system = [{"type": "text", "text": billing}, {"type": "text", "text": "You are an agent."}]
+        return parsed(Api.ANTHROPIC_MESSAGES, {"model": "m", "system": system, "messages": [{"role": "user"}]})
 
-    prompt = parsed(
-        Api.ANTHROPIC_MESSAGES,
-        {"model": "m", "system": system("x-anthropic-billing-header: cch=1"), "messages": [{"role": "user"}]},
-    )
+    prompt = sent("x-anthropic-billing-header: cch=1")
     assert json.loads(prompt.messages[0].raw) == {"role": "system", "content": "You are an agent."}
+    assert of(prompt).root == of(sent("x-anthropic-billing-header: cch=2")).root != of(sent("Hello")).root
+
+
+def test_a_conversation_that_begins_with_the_results_of_tools_keeps_its_key() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "noon"}, IMAGE]}
+    first = [{"role": "user", "content": [result]}]
+    later = [*first, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    one, two = (of(parsed(Api.ANTHROPIC_MESSAGES, {"messages": turns})) for turns in (first, later))
+    assert one.root == two.root
+    assert [point.key for point in one.points] == [point.key for point in two.points][: len(one.points)]
+
+
+def test_one_conversation_in_three_formats_has_one_key() -> None:
+    plain = [{"role": "user", "content": "Hello"}]
+    prompts = [
+        parsed(Api.OPENAI_CHAT, {"messages": [{"role": "system", "content": "s"}, *plain]}),
+        parsed(Api.ANTHROPIC_MESSAGES, {"system": [{"type": "text", "text": "s"}], "messages": plain}),
+        parsed(Api.OPENAI_RESPONSES, {"instructions": "s", "input": "Hello"}),
+        parsed(Api.OPENAI_RESPONSES, {"instructions": "s", "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}),
+    ]  # fmt: skip
+    assert len({of(prompt).root for prompt in prompts}) == 1
+
+
+def test_pictures_stand_in_the_ids_where_their_placeholders_do() -> None:
+    def sent(*digests: str) -> Prompt:
+        places = [{"offset": 2 + 4 * at, "length": 3} for at in range(len(digests))]
+        features = {"mm_hashes": {"image": list(digests)}, "mm_placeholders": {"image": places}, "kwargs_data": None}
+        return parsed(Api.VLLM_GENERATE, {"token_ids": [1, 2, *[9, 9, 9, 3] * len(digests)], "features": features})
+
+    one, two, other = sent("cat"), sent("cat", "dog"), sent("dog")
+    assert one.token_ids[0] == two.token_ids[0][:6] != other.token_ids[0]
+    assert (one.token_ids[0][:2], one.token_ids[0][5]) == ((1, 2), 3)
+    assert min(one.token_ids[0][2:5]) >= 2**31 and one.elsewhere
+    assert one.salt == two.salt == ""
+
+
+def test_several_conversations_to_embed_are_counted_by_their_text() -> None:
+    chat = [{"role": "user", "content": "one"}]
+    alone = parsed(Api.OPENAI_EMBEDDINGS, {"model": "m", "messages": chat})
+    batch = parsed(Api.OPENAI_EMBEDDINGS, {"model": "m", "messages": [chat, chat]})
+    objects = parsed(Api.OPENAI_EMBEDDINGS, {"model": "m", "input": [{"text": "a"}, {"text": "b", "image": "i"}]})
+    assert parsed(Api.OPENAI_EMBEDDINGS, {"model": "m", "input": [chat]}).messages == alone.messages
+    assert (len(alone.messages), alone.elsewhere, alone.add_generation_prompt) == (1, False, False)
+    assert (len(batch.texts), batch.elsewhere, "one" in batch.texts[0]) == (2, True, True)
+    assert (objects.elsewhere, objects.texts[0]) == (True, "a")
+
+
+def test_a_query_is_not_multiplied_beyond_measure() -> None:
+    body = {"query": "q" * 100_000, "documents": ["d"] * 20_000}
+    assert sum(map(len, parsed(Api.RERANK, body).texts)) == 120_000
 
 
 # ---- what is wrong ---------------------------------------------------------------------------------------------------
@@ -221,8 +270,7 @@ def test_a_claude_code_request_keeps_its_billing_line_out_of_the_prompt() -> Non
         (Api.OPENAI_EMBEDDINGS, {"model": "m"}, "input"),
         (Api.OPENAI_EMBEDDINGS, {"model": "m", "input": []}, "input"),
         (Api.OPENAI_EMBEDDINGS, {"model": "m", "input": {"a": 1}}, "input"),
-        (Api.RERANK, {"query": "q"}, "documents"),
-        (Api.RERANK, {"documents": ["d"]}, "query"),
+        (Api.RERANK, {"query": "q", "documents": []}, "documents"),
         (Api.VLLM_GENERATE, {"model": "m"}, "token_ids"),
         (Api.VLLM_GENERATE, {"token_ids": []}, "token_ids"),
         (Api.VLLM_GENERATE, {"token_ids": "text"}, "token_ids"),
@@ -244,6 +292,8 @@ def test_what_no_engine_could_read(api: Api, body: dict[str, Any], param: str) -
     [
         (Api.SGLANG_GENERATE, {"model": "llama", "prompt": "what another service calls generate"}),
         (Api.RERANK, {"items": [1]}),
+        (Api.RERANK, {"query": "q", "texts": ["a"]}),
+        (Api.RERANK, {"documents": ["d"]}),
     ],
 )
 def test_another_services_request_is_let_through(api: Api, body: dict[str, Any]) -> None:
@@ -300,6 +350,28 @@ def test_deep_nesting_is_the_clients_fault(api: Api, opening: bytes) -> None:
                 parse(api, raw, body_bytes=len(raw), complete=complete)
 
 
+@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"content":', "}"), ('[{"content":', "}]")])
+def test_nesting_that_can_just_be_decoded(api: Api, opening: str, closing: str) -> None:
+    for depth in range(100, 1000, 75):
+        nested = f"{opening * depth}1{closing * depth}"
+        for member in (
+            f'"messages":[{{"role":"user","content":{nested}}}]', f'"messages":[{{"role":"assistant","x":{nested}}}]',
+            f'"messages":[{{"role":"user","content":[{{"type":"tool_result","content":{nested}}}]}}]',
+            f'"messages":[{{"role":"user","content":[{{"type":"tool_use","input":{nested}}}]}}]',
+            f'"messages":[{{"role":"user"}}],"tools":[{{"name":"x","input_schema":{nested}}}]',
+            f'"messages":[{{"role":"user"}}],"system":{nested}', f'"messages":[{{"role":"user"}}],"thinking":{nested}',
+            f'"input":[{{"type":"function_call","arguments":{nested}}}]', f'"input":[{{"type":"x","y":{nested}}}]',
+            f'"input":"x","tools":[{{"type":"function","parameters":{nested}}}]', f'"query":{nested},"documents":[1]',
+            f'"text":"x","sampling_params":{nested}', f'"token_ids":[1],"features":{nested}',
+        ):
+            raw = f'{{"model":"m",{member}}}'.encode()
+            try:
+                of(parse(api, raw, body_bytes=len(raw)))
+            except (RequestError, FailOpen):
+                pass
+
+
 def _cuts(api: Api, body: dict[str, Any]) -> list[Prompt]:
     raw = json.dumps(body).encode()
     return [parse(api, raw[:size], body_bytes=len(raw), complete=False) for size in range(1, len(raw))]
@@ -315,10 +387,26 @@ def _cuts(api: Api, body: dict[str, Any]) -> list[Prompt]:
         (Api.RERANK, {"model": "m", "query": "q", "documents": ["one", {"text": "two"}]}),
         (Api.VLLM_GENERATE, {"model": "m", "token_ids": list(range(30))}),
         (Api.SGLANG_GENERATE, {"text": "a long text", "sampling_params": {}}),
+        (Api.SGLANG_GENERATE, {"model": "m", "input_ids": list(range(30))}),
+        (Api.SGLANG_GENERATE, {"model": "m", "input_ids": [[1, 2, 3], [4, 5]]}),
+        (Api.OPENAI_EMBEDDINGS, {"model": "m", "messages": [{"role": "user", "content": "x"}]}),
     ],
 )
 def test_every_head_of_a_body_is_read_as_far_as_it_goes(api: Api, body: dict[str, Any]) -> None:
     whole = parsed(api, body)
-    last = _cuts(api, body)[-1]
+    cuts = _cuts(api, body)
+    last = cuts[-1]
+    middle = cuts[int(len(cuts) * 0.7)]
+    assert middle.messages or middle.texts or middle.token_ids
     assert (len(last.messages), last.texts, last.token_ids) == (len(whole.messages), whole.texts, whole.token_ids)
     assert not last.complete
+
+
+def test_a_head_that_ends_in_the_system_prompt_is_a_prompt() -> None:
+    for api, name, rest in (
+        (Api.ANTHROPIC_MESSAGES, "system", {"messages": [{"role": "user", "content": "x"}]}),
+        (Api.OPENAI_RESPONSES, "instructions", {"input": "x"}),
+    ):
+        raw = json.dumps({"model": "m", name: "word " * 40, **rest}).encode()
+        (message,) = parse(api, raw[:100], body_bytes=len(raw), complete=False).messages
+        assert message.role == "system" and message.text.startswith("word word")
