@@ -26,6 +26,15 @@ class Usage:
     created: int
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one sequence said, and the tokens of it alone."""
+
+    words: str
+    reason: str
+    usage: Usage
+
+
 def event(value: object) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
@@ -36,7 +45,11 @@ def error_event(body: object) -> bytes:
 
 
 class Shapes(Protocol):
-    """One answer of a request format, in pieces or whole. `choice` is a sequence; texts are (text, finish reason)."""
+    """One answer of a request format, in pieces or whole. `choice` numbers its sequences; the `usage` of a piece is
+    what its sequence has come to, where the request wants it."""
+
+    def prelude(self) -> bytes:
+        """What comes with the headers, before there is any token."""
 
     def opening(self, choice: int, usage: Usage | None) -> bytes:
         """What comes with a choice's first token, before it."""
@@ -52,7 +65,7 @@ class Shapes(Protocol):
 
     done: bytes
 
-    def whole(self, texts: list[tuple[str, str]], usage: Usage) -> object: ...
+    def whole(self, outputs: list[Output], usage: Usage) -> object: ...
 
 
 class ChunkShapes:
@@ -69,6 +82,9 @@ class ChunkShapes:
             "model": model,
         }
         self._layouts: dict[int, tuple[bytes, bytes]] = {}
+
+    def prelude(self) -> bytes:
+        return b""
 
     def opening(self, choice: int, usage: Usage | None) -> bytes:
         if not self._chat:
@@ -102,10 +118,27 @@ class ChunkShapes:
     def failure(self, body: Mapping[str, Any]) -> bytes:
         return error_event(body)
 
-    def whole(self, texts: list[tuple[str, str]], usage: Usage) -> object:
-        head = self._head
-        return whole(chat=self._chat, ident=head["id"], created=head["created"], model=head["model"], texts=texts,
-                     usage=usage)  # fmt: skip
+    def whole(self, outputs: list[Output], usage: Usage) -> object:
+        choices = [_whole_choice(self._chat, at, output) for at, output in enumerate(outputs)]
+        details = {
+            "cached_tokens": usage.cached,
+            "created_cache_tokens": usage.created if self._chat else None,
+            "multimodal_tokens": None,
+        }
+        counts = {**_counts(usage), "prompt_tokens_details": details, "completion_tokens_details": None}
+        prompt = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if self._chat else {}
+        return {
+            **self._head,
+            "object": "chat.completion" if self._chat else "text_completion",
+            "choices": choices,
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": counts,
+            **prompt,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
+        }
 
     def _choice(self, choice: int, word: str, reason: str | None) -> dict[str, object]:
         if self._chat:
@@ -117,28 +150,9 @@ class ChunkShapes:
         return {"index": choice, "text": word, "logprobs": None, "finish_reason": reason, "stop_reason": None, **ids}
 
 
-def whole(
-    *, chat: bool, ident: str, created: int, model: str, texts: list[tuple[str, str]], usage: Usage
-) -> dict[str, object]:
-    """A non-streamed answer; `texts` are (text, finish reason) of each choice."""
-    choices = [_whole_choice(chat, i, words, reason) for i, (words, reason) in enumerate(texts)]
-    details = {
-        "cached_tokens": usage.cached,
-        "created_cache_tokens": usage.created if chat else None,
-        "multimodal_tokens": None,
-    }
-    head = {
-        "id": ident,
-        "object": "chat.completion" if chat else "text_completion",
-        "created": created,
-        "model": model,
-        "choices": choices,
-        "service_tier": None,
-        "system_fingerprint": FINGERPRINT,
-        "usage": {**_counts(usage), "prompt_tokens_details": details, "completion_tokens_details": None},
-    }
-    prompt = {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None} if chat else {}
-    return {**head, **prompt, "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+def tokens(ids: list[int], max_model_len: int) -> dict[str, object]:
+    """What `/tokenize` answers."""
+    return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": None}
 
 
 def models(names: tuple[str, ...], created: int, max_model_len: int) -> dict[str, object]:
@@ -157,7 +171,8 @@ def _running_usage(usage: Usage | None) -> dict[str, object]:
     return {} if usage is None else {"usage": {**_counts(usage), "completion_tokens_details": None}}
 
 
-def _whole_choice(chat: bool, index: int, words: str, reason: str) -> dict[str, object]:
+def _whole_choice(chat: bool, index: int, output: Output) -> dict[str, object]:
+    words, reason = output.words, output.reason
     end: dict[str, object] = {"logprobs": None, "finish_reason": reason, "stop_reason": None, "token_ids": None}
     if not chat:
         ids = {"prompt_logprobs": None, "prompt_token_ids": None}

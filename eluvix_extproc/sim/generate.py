@@ -12,14 +12,15 @@ from aiohttp import web
 
 from eluvix_extproc.core.prompt import Api
 from eluvix_extproc.sim import formats, intake, refusals, text
-from eluvix_extproc.sim.answers import Shapes, Usage
+from eluvix_extproc.sim.answers import Output, Shapes, Usage
 from eluvix_extproc.sim.engine import Overloaded, Sequence
 from eluvix_extproc.sim.faults import Fault
 from eluvix_extproc.sim.intake import Ask
+from eluvix_extproc.sim.journal import Received
 from eluvix_extproc.sim.loop import EngineLoop
 from eluvix_extproc.sim.options import WorkerOptions
 from eluvix_extproc.sim.refusals import Refusal
-from eluvix_extproc.sim.stream import Cut, EventWriter, reset
+from eluvix_extproc.sim.stream import Answering, Cut, EventWriter, reset
 
 _BODY_PIECE = 64 * 1024
 
@@ -36,8 +37,17 @@ class _Choice:
 class Generation:
     """One request at the engine. `run` answers it, whatever way it ends, and leaves nothing of it in the engine."""
 
-    def __init__(self, request: web.Request, ask: Ask, fault: Fault, options: WorkerOptions, loop: EngineLoop) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        received: Received,
+        ask: Ask,
+        fault: Fault,
+        options: WorkerOptions,
+        loop: EngineLoop,
+    ) -> None:
         self._request = request
+        self._received = received
         self._ask = ask
         self._fault = fault
         self._options = options
@@ -80,14 +90,11 @@ class Generation:
             self._progress.clear()
             await self._progress.wait()
         await asyncio.sleep(self._fault.stall_first_token_ms / 1000)
-        texts = [("".join(c.words), c.sequence.finish_reason) for c in self._choices]
-        body = orjson.dumps(self._whole_body(texts))
+        body = self._whole_body("")
         if self._fault.body_bytes > len(body):
-            padding = "x" * (self._fault.body_bytes - len(body))
-            texts[0] = (texts[0][0] + padding, texts[0][1])
-            body = orjson.dumps(self._whole_body(texts))
+            body = self._whole_body("x" * (self._fault.body_bytes - len(body)))
         headers = {"content-type": "application/json", "content-length": str(len(body))}
-        response = web.StreamResponse(headers=headers)
+        response = Answering(self._received, headers)
         await response.prepare(self._request)
         if self._fault.reset == "after_headers":
             reset(self._request)
@@ -101,8 +108,12 @@ class Generation:
         await response.write_eof()
         return response
 
-    def _whole_body(self, texts: list[tuple[str, str]]) -> object:
-        return self._shapes.whole(texts, self._usage(self._choices))
+    def _whole_body(self, padding: str) -> bytes:
+        outputs = [
+            Output("".join(c.words) + padding, c.sequence.finish_reason, self._usage_of(c, len(c.words)))
+            for c in self._choices
+        ]
+        return orjson.dumps(self._shapes.whole(outputs, self._usage(self._choices)))
 
     async def _stream(self) -> web.StreamResponse:
         response = await self._open_stream()
@@ -115,8 +126,8 @@ class Generation:
             await self._prelude(writer, shapes)
             if not await self._relay(writer, shapes):
                 return response
-            if self._ask.include_usage:
-                await writer.write(shapes.usage(self._usage(self._choices)))
+            if self._ask.include_usage and (ending := shapes.usage(self._usage(self._choices))):
+                await writer.write(ending)
             if shapes.done:
                 await writer.write(shapes.done)
             await writer.flush()
@@ -126,8 +137,10 @@ class Generation:
         return response
 
     async def _prelude(self, writer: EventWriter, shapes: Shapes) -> None:
-        """What a fault sends before any token exists, and the stall."""
+        """What comes before any token exists, of the format's own or by a fault, and the stall."""
         fault = self._fault
+        if prelude := shapes.prelude():
+            await writer.write(prelude)
         if fault.early_role:
             for index, choice in enumerate(self._choices):
                 if opening := shapes.opening(index, self._running_usage(choice)):
@@ -135,7 +148,7 @@ class Generation:
         for _ in range(fault.prelude_pings):
             await writer.write(b": ping\n\n")
         for _ in range(fault.empty_deltas):
-            await writer.write(shapes.token(0, "", None))
+            await writer.write(shapes.token(0, "", self._running_usage(self._choices[0])))
         if fault.stall_first_token_ms:
             await writer.flush()
             await asyncio.sleep(fault.stall_first_token_ms / 1000)
@@ -165,8 +178,8 @@ class Generation:
         usage = self._running_usage(choice)
         if choice.sent < len(choice.words):
             await writer.write(shapes.token(index, word, usage))
-        else:
-            await writer.write(shapes.last_token(index, word, choice.sequence.finish_reason, usage))
+        elif ending := shapes.last_token(index, word, choice.sequence.finish_reason, usage):
+            await writer.write(ending)
 
     async def _end_with_error(self, writer: EventWriter) -> None:
         body = self._fault.body if isinstance(self._fault.body, dict) else refusals.overloaded().body
@@ -183,14 +196,17 @@ class Generation:
 
     async def _open_stream(self) -> web.StreamResponse:
         """Sends the headers at once, long before the first token."""
-        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        response = Answering(self._received, {"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(self._request)
         return response
 
     def _running_usage(self, choice: _Choice) -> Usage | None:
-        if not self._ask.continuous_usage:
-            return None
-        return Usage(choice.sequence.prompt_tokens, choice.sent, 0, 0)
+        return self._usage_of(choice, choice.sent) if self._ask.continuous_usage else None
+
+    @staticmethod
+    def _usage_of(choice: _Choice, completion: int) -> Usage:
+        sequence = choice.sequence
+        return Usage(sequence.prompt_tokens, completion, sequence.cached_tokens, sequence.created_cache_tokens)
 
     def _usage(self, choices: list[_Choice]) -> Usage:
         """As vLLM sums it: each prompt once, every choice's output."""
@@ -204,10 +220,17 @@ class Generation:
 
 
 async def generate(
-    request: web.Request, body: bytes, *, api: Api, fault: Fault, options: WorkerOptions, loop: EngineLoop
+    request: web.Request,
+    received: Received,
+    body: bytes,
+    *,
+    api: Api,
+    fault: Fault,
+    options: WorkerOptions,
+    loop: EngineLoop,
 ) -> web.StreamResponse:
     """Answers one request; raises Refusal for what the engine refuses before it sends headers."""
     ask = intake.read(body, request.headers.get("content-type", ""), api, options)
     if api is Api.ANTHROPIC_COUNT_TOKENS:
         return web.json_response({"input_tokens": sum(map(text.count, ask.prompts))})
-    return await Generation(request, ask, fault, options, loop).run()
+    return await Generation(request, received, ask, fault, options, loop).run()

@@ -32,6 +32,7 @@ class Ask:
     include_usage: bool
     continuous_usage: bool
     salt: str
+    documents: tuple[object, ...] = ()     # of a reranker
 
     @property
     def chat(self) -> bool:
@@ -40,9 +41,7 @@ class Ask:
 
 def read(body: bytes, content_type: str, api: Api, options: WorkerOptions) -> Ask:
     """Reads a request of any format; raises Refusal."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise refusals.wrong_content_type()
-    fields = _object(body)
+    fields = _json_object(body, content_type)
     if api not in (Api.OPENAI_CHAT, Api.OPENAI_COMPLETIONS):
         return _converted(api, body, fields, options)
     chat = api is Api.OPENAI_CHAT
@@ -50,17 +49,15 @@ def read(body: bytes, content_type: str, api: Api, options: WorkerOptions) -> As
     if fields.get(key) is None:
         raise refusals.missing(key, len(fields))
     prompts = _chat_prompt(fields) if chat else _prompts(fields["prompt"])
-    model = _optional(fields, "model", "str", str) or options.models[0]
+    named = _optional(fields, "model", "str", str)
     max_tokens = _integer(fields, "max_completion_tokens") if chat else None
     if max_tokens is None:
         max_tokens = _integer(fields, "max_tokens")
-    stream_options = _optional(fields, "stream_options", "dict", dict) or {}
+    stream_options = _stream_options(fields)
     choices = _integer(fields, "n")
-    if model not in options.models:
-        raise refusals.unknown_model(model, options.models)
     ask = Ask(
         api=api,
-        model=model,
+        model=_known_model(named, options),
         prompts=prompts,
         choices_per_prompt=1 if choices is None else choices,
         max_tokens=max_tokens,
@@ -87,9 +84,8 @@ def _converted(api: Api, body: bytes, fields: Mapping[str, object], options: Wor
         packed: tuple[bytes, ...] = (text.chat_tokens(messages, tools),)
     else:
         packed = (*map(text.text_tokens, prompt.texts), *map(text.id_tokens, prompt.token_ids))
-    model = prompt.model or options.models[0]
-    if model not in options.models:
-        raise refusals.unknown_model(model, options.models)
+    model = _known_model(prompt.model, options)
+    documents = fields.get("documents")
     if not packed:
         raise refusals.bad_value("input", "There is nothing to compute.")
     ask = Ask(
@@ -99,12 +95,40 @@ def _converted(api: Api, body: bytes, fields: Mapping[str, object], options: Wor
         choices_per_prompt=prompt.samples,
         max_tokens=prompt.max_tokens if api in GENERATING else 1,
         stream=prompt.stream,
-        include_usage=True,
-        continuous_usage=False,
+        include_usage=api is not Api.VLLM_GENERATE or bool(_stream_options(fields).get("include_usage")),
+        # The engine turns the first into a chat that asks for it; the second always tells.
+        continuous_usage=api in (Api.ANTHROPIC_MESSAGES, Api.SGLANG_GENERATE),
         salt=prompt.salt,
+        documents=tuple(documents) if isinstance(documents, list) else (documents,),
     )
     _check(ask, fields, options)
     return ask
+
+
+def read_text(body: bytes, content_type: str, options: WorkerOptions) -> bytes:
+    """The packed tokens of a request to `/tokenize`: a chat or a text; raises Refusal."""
+    fields = _json_object(body, content_type)
+    if fields.get("messages") is not None:
+        packed = _chat_prompt(fields)
+    elif isinstance(fields.get("prompt"), str):
+        packed = _prompts(fields["prompt"])
+    else:
+        raise refusals.missing("prompt", len(fields))
+    _known_model(_optional(fields, "model", "str", str), options)
+    return packed[0]
+
+
+def _json_object(body: bytes, content_type: str) -> dict[str, object]:
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise refusals.wrong_content_type()
+    return _object(body)
+
+
+def _known_model(name: str | None, options: WorkerOptions) -> str:
+    model = name or options.models[0]
+    if model not in options.models:
+        raise refusals.unknown_model(model, options.models)
+    return model
 
 
 def _object(body: bytes) -> dict[str, object]:
@@ -163,6 +187,10 @@ def _optional(fields: Mapping[str, object], field: str, kind: str, wanted: type[
     if value is not None and not isinstance(value, wanted):
         raise refusals.wrong_type(field, kind, value)
     return value
+
+
+def _stream_options(fields: Mapping[str, object]) -> Mapping[str, object]:
+    return _optional(fields, "stream_options", "dict", dict) or {}
 
 
 def _salt(fields: Mapping[str, object]) -> str:

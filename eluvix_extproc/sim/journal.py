@@ -24,7 +24,9 @@ class Received:
     complete: bool = False
     body: bytearray | None = field(default_factory=bytearray)
     outcome: str = "open"
+    answer_bytes: int = 0
     _digest: Any = field(default_factory=hashlib.sha256)
+    _answer: Any = field(default_factory=hashlib.sha256)
 
     def feed(self, data: bytes) -> None:
         self.body_bytes += len(data)
@@ -35,8 +37,15 @@ class Received:
             else:
                 self.body += data
 
+    def answered(self, data: bytes | bytearray | memoryview) -> None:
+        self.answer_bytes += len(data)
+        self._answer.update(data)
+
     def sha256(self) -> str:
         return str(self._digest.hexdigest())
+
+    def answer_sha256(self) -> str:
+        return str(self._answer.hexdigest())
 
 
 class Journal:
@@ -83,6 +92,8 @@ def _shown(received: Received, bodies: bool) -> dict[str, object]:
         "body_sha256": received.sha256(),
         "body_complete": received.complete,
         "outcome": received.outcome,
+        "answer_bytes": received.answer_bytes,
+        "answer_sha256": received.answer_sha256(),
     }
     if bodies:
         # Latin-1 maps every byte to one character, so that any body comes through JSON unharmed.

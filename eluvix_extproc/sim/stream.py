@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Mapping
 
 from aiohttp import web
 
 from eluvix_extproc.sim import faults
 from eluvix_extproc.sim.faults import Fault
+from eluvix_extproc.sim.journal import Received
 
 
 class Cut(Exception):
     """The fault has cut the connection: nothing more is to be written."""
+
+
+class Answering(web.StreamResponse):
+    """Notes every byte of it in the journal, so that a test can prove what was sent."""
+
+    def __init__(self, received: Received, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers)
+        self._received = received
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._received.answered(data)
+        await super().write(data)
 
 
 class EventWriter:

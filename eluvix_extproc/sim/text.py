@@ -48,6 +48,11 @@ def id_tokens(ids: Iterable[int]) -> bytes:
     return b"".join((i & 0xFFFFFFFF).to_bytes(TOKEN_BYTES, "little") for i in ids)
 
 
+def ids(packed: bytes) -> list[int]:
+    """The tokens as numbers, as `id_tokens` takes them."""
+    return [int.from_bytes(packed[at : at + TOKEN_BYTES], "little") for at in range(0, len(packed), TOKEN_BYTES)]
+
+
 def count(packed: bytes) -> int:
     return len(packed) // TOKEN_BYTES
 

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import WSMsgType, web
 
 from eluvix_extproc.core.prompt import Api
-from eluvix_extproc.sim import answers, faults, formats, refusals
+from eluvix_extproc.sim import answers, faults, formats, intake, refusals, text
 from eluvix_extproc.sim.engine import Engine
 from eluvix_extproc.sim.faults import BadFault, Fault, FaultPlan
 from eluvix_extproc.sim.generate import generate
@@ -89,20 +89,23 @@ class RunningWorker:
 
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._around], client_max_size=1 << 30)
-        for path in _GENERATING:
-            app.router.add_route("POST", path, self._generate)
-        app.router.add_route("GET", "/v1/models", self._models)
-        app.router.add_route("GET", "/health", self._health)
-        app.router.add_route("GET", "/version", self._version)
-        app.router.add_route("GET", "/load", self._load)
-        app.router.add_route("GET", "/metrics", self._metrics)
-        app.router.add_route("*", "/upload", self._upload)
-        app.router.add_route("GET", "/ws", self._websocket)
-        app.router.add_route("GET", "/sim/requests", self._requests)
-        app.router.add_route("DELETE", "/sim/requests", self._forget_requests)
-        app.router.add_route("GET", "/sim/faults", self._show_faults)
-        app.router.add_route("POST", "/sim/faults", self._plan_faults)
-        app.router.add_route("DELETE", "/sim/faults", self._clear_faults)
+        for method, path, handler in (
+            *(("POST", path, self._generate) for path in _GENERATING),
+            ("POST", "/tokenize", self._tokenize),
+            ("GET", "/v1/models", self._models),
+            ("GET", "/health", self._health),
+            ("GET", "/version", self._version),
+            ("GET", "/load", self._load),
+            ("GET", "/metrics", self._metrics),
+            ("*", "/upload", self._upload),
+            ("GET", "/ws", self._websocket),
+            ("GET", "/sim/requests", self._requests),
+            ("DELETE", "/sim/requests", self._forget_requests),
+            ("GET", "/sim/faults", self._show_faults),
+            ("POST", "/sim/faults", self._plan_faults),
+            ("DELETE", "/sim/faults", self._clear_faults),
+        ):
+            app.router.add_route(method, path, handler)
         app.on_response_prepare.append(self._add_headers)
         return app
 
@@ -118,6 +121,8 @@ class RunningWorker:
         try:
             response = await self._answer(request, handler)
             received.outcome = str(response.status)
+            if isinstance(response, web.Response) and isinstance(response.body, bytes):
+                received.answered(response.body)
             return response
         except (asyncio.CancelledError, ConnectionError):
             received.outcome = "client-left"
@@ -176,12 +181,18 @@ class RunningWorker:
             raise refusals.shutting_down()
         return await generate(
             request,
+            request[_RECEIVED],
             body,
             api=_GENERATING[request.path],
             fault=request[_FAULT],
             options=self.options,
             loop=self._loop,
         )
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        packed = intake.read_text(body, request.headers.get("content-type", ""), self.options)
+        return _json(answers.tokens(text.ids(packed), self.options.max_model_len))
 
     async def _models(self, request: web.Request) -> web.Response:
         await self._read(request)
