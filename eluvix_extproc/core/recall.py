@@ -21,6 +21,7 @@ from eluvix_extproc.core.prompt import Message
 
 V = TypeVar("V")
 KEY_BYTES = 16
+MOST_NEW = 64
 # Beginnings are sought at multiples of this; a shorter body is read sooner than it is found.
 STEP_BYTES = 8_192
 # Conversations may share all of their steps (a long system prompt); this many of them are told apart.
@@ -154,8 +155,10 @@ def beginning(joined: bytes, count: int, kind: int) -> bytes:
 
 
 def longest(memo: Memo[V], joined: bytes, kind: int) -> tuple[int, V] | None:
-    """The longest beginning that something is kept for: how many messages, and what."""
-    for count in range(len(joined) // KEY_BYTES, 0, -1):
+    """The longest beginning that something is kept for: how many messages, and what. A turn adds a few messages, so one
+    that is MOST_NEW shorter is not sought: each try hashes all keys before it."""
+    messages = len(joined) // KEY_BYTES
+    for count in range(messages, max(0, messages - MOST_NEW), -1):
         key = beginning(joined, count, kind)
         if key in memo and (kept := memo.get(key)) is not None:
             return count, kept

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from sys import getsizeof
 from typing import Any
 
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from eluvix_extproc.core.memo import Memo
 from eluvix_extproc.core.prompt import Message
-from eluvix_extproc.core.recall import STEP_BYTES, Beginning, Heads, beginning, joined_keys, longest, message_bytes
+from eluvix_extproc.core.recall import (
+    KEY_BYTES,
+    MOST_NEW,
+    STEP_BYTES,
+    Beginning,
+    Heads,
+    beginning,
+    joined_keys,
+    longest,
+    message_bytes,
+)
 
 
 class _Body(msgspec.Struct):
@@ -159,3 +170,16 @@ def test_the_longest_known_beginning_is_found() -> None:
 
 def test_messages_without_keys_have_none_together() -> None:
     assert joined_keys([read(b"one"), Message("user", b"", "", b"raw")]) == b""
+
+
+def test_looking_for_a_beginning_costs_no_square_of_the_messages() -> None:
+    """A body of tens of thousands of tiny messages is hashed a few times at most."""
+    looked: list[Hashable] = []
+
+    class Counting(Memo[int]):
+        def __contains__(self, key: Hashable) -> bool:
+            looked.append(key)
+            return False
+
+    assert longest(Counting(1 << 20), bytes(KEY_BYTES * 50_000), 7) is None
+    assert len(looked) == MOST_NEW
