@@ -161,8 +161,6 @@ def _blocks(settings: Settings, found: Explanation, count: TokenCount) -> BlockH
 def _unforeseen(prompt: Prompt, count: TokenCount, adapter: str, engine: str) -> str | None:
     if prompt.elsewhere:
         return "the engine makes the prompt of more than is in the body, or of less"
-    if prompt.api in _WITH_FEATURES and "\0" in prompt.salt:
-        return "images or the like stand beside the prompt"
     if len(prompt.texts) > 1 or len(prompt.token_ids) > 1:
         return "these are several prompts, each with blocks of its own"
     if not count.ids:
@@ -175,4 +173,3 @@ def _unforeseen(prompt: Prompt, count: TokenCount, adapter: str, engine: str) ->
 
 
 # What stands beside their prompts is made part of the salt, behind a NUL (prompt/generate.py).
-_WITH_FEATURES = (Api.VLLM_GENERATE, Api.SGLANG_GENERATE)

@@ -166,7 +166,7 @@ def test_blocks_are_named_as_the_chosen_pools_engine_does(tmp_path: Path) -> Non
         ("/v1/completions", {"prompt": [IDS, IDS]}, "several prompts"),
         ("/v1/completions", {"prompt": IDS, "truncate_prompt_tokens": 20}, "or of less"),
         ("/v1/completions", {"prompt": IDS, "prompt_embeds": "AAAA"}, "of more than is in the body"),
-        ("/inference/v1/generate", {"token_ids": IDS, "features": {"mm_hashes": {}}}, "images or the like"),
+        ("/inference/v1/generate", {"token_ids": IDS, "features": {"mm_hashes": {}}}, "of more than is in the body"),
         ("/v1/completions", {"prompt": "text"}, "not known exactly"),
     ],
 )
