@@ -170,6 +170,3 @@ def _unforeseen(prompt: Prompt, count: TokenCount, adapter: str, engine: str) ->
     if adapter:
         return "the engine's blocks of an adapter bear its path, which only the engine knows"
     return None
-
-
-# What stands beside their prompts is made part of the salt, behind a NUL (prompt/generate.py).
