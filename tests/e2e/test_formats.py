@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from tests.support.processes import wait_until
 from tests.support.stack import MODEL, THRESHOLD, Stack
 
 SYSTEM = "You are a careful assistant. "
+# Adds more tokens than what estimates learn meanwhile may take away.
+NEXT = "And what came then? " * 30
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,6 @@ class Format:
 
     name: str
     path: str
-    stream: dict[str, Any] | None = field(default_factory=lambda: {"stream": True})
     generates: bool = True
 
     def ask(self, text: str, **more: Any) -> dict[str, Any]:
@@ -35,6 +38,8 @@ class Format:
             return {"token_ids": [1 + byte for byte in text.encode()], "sampling_params": {"max_tokens": 6}, **more}
         elif self.name == "sglang-generate":
             return {"text": text, "sampling_params": {"max_new_tokens": 6}, **more}
+        elif self.name == "completions":
+            body = {"max_tokens": 6, "prompt": text}
         elif self.name == "embeddings":
             body = {"input": text}
         elif self.name == "rerank":
@@ -45,28 +50,39 @@ class Format:
 
     def grow(self, body: dict[str, Any], answer: Answer) -> dict[str, Any]:
         told = answer.json
+        if self.name == "vllm-generate":
+            return {**body, "token_ids": [*body["token_ids"], *told["choices"][0]["token_ids"], 1, 2, 3]}
+        if self.name == "sglang-generate":
+            return {**body, "text": f"{body['text']}{told['text']} {NEXT}"}
+        if self.name == "completions":
+            return {**body, "prompt": f"{body['prompt']}{told['choices'][0]['text']} {NEXT}"}
         if self.name == "messages":
-            turns = [{"role": "assistant", "content": told["content"]}, {"role": "user", "content": "And then?"}]
+            turns = [{"role": "assistant", "content": told["content"]}, {"role": "user", "content": NEXT}]
             return {**body, "messages": body["messages"] + turns}
         if self.name == "responses":
-            return {**body, "input": [*body["input"], *told["output"], {"role": "user", "content": "And then?"}]}
+            return {**body, "input": [*body["input"], *told["output"], {"role": "user", "content": NEXT}]}
         message = told["choices"][0]["message"]
-        turns = [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": "And then?"}]
+        turns = [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": NEXT}]
         return {**body, "messages": body["messages"] + turns}
 
 
 FORMATS = [
     Format("chat", "/v1/chat/completions"),
+    Format("completions", "/v1/completions"),
     Format("responses", "/v1/responses"),
     Format("messages", "/v1/messages"),
     Format("vllm-generate", "/inference/v1/generate"),
     Format("sglang-generate", "/generate"),
-    Format("count_tokens", "/v1/messages/count_tokens", None, False),
-    Format("embeddings", "/v1/embeddings", None, False),
-    Format("rerank", "/v1/rerank", None, False),
+    Format("count_tokens", "/v1/messages/count_tokens", generates=False),
+    Format("embeddings", "/v1/embeddings", generates=False),
+    Format("rerank", "/v1/rerank", generates=False),
 ]
-CONVERSING = [form for form in FORMATS if form.name in ("chat", "responses", "messages")]
+CHAT, RESPONSES, MESSAGES, VLLM, SGLANG = (
+    next(form for form in FORMATS if form.name == name)
+    for name in ("chat", "responses", "messages", "vllm-generate", "sglang-generate")
+)
 STREAMING = [form for form in FORMATS if form.generates]
+LIMIT = 100_000
 
 
 def by_name(form: Format) -> str:
@@ -87,7 +103,9 @@ def test_a_whole_answer(stack: Stack, form: Format, mark: str) -> None:
     count, _, source = (answer.ours("tokens") or "").partition(";source=")
     assert int(count) > 0 and source == ("exact" if form.name == "vllm-generate" else "estimate")
     assert len(answer.ours("kv-prefix-hash") or "") == 64
-    assert stack.received_once(mark, bodies=True)["body_latin1"].encode("latin-1") == raw
+    received = stack.received_once(mark, bodies=True)
+    assert received["body_latin1"].encode("latin-1") == raw
+    assert received["answer_sha256"] == hashlib.sha256(answer.body).hexdigest()
     if not form.generates:
         assert answer.ours("timing") == "ttft=unknown,itl=unknown"
         assert answer.ours("ttft-ms") is answer.ours("itl-ms") is None
@@ -95,12 +113,35 @@ def test_a_whole_answer(stack: Stack, form: Format, mark: str) -> None:
 
 @pytest.mark.parametrize("form", STREAMING, ids=by_name)
 def test_a_streamed_answer_is_timed(stack: Stack, form: Format, mark: str) -> None:
-    """To the first token, not to what an engine sends before it."""
-    answer = send(stack, form, {**form.ask(f"{mark} hello"), "stream": True})
+    """To the first token, not to what an engine sends before it, and what it sends arrives byte for byte."""
+    answer = send(stack, form, {**form.ask(f"{mark} hello"), "stream": True}, headers={"x-test": mark})
     assert (answer.status, answer.ended) == (200, True), answer.body
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert (answer.ours("timing") or "").startswith("ttft=measured,")
     assert 0 < float(answer.ours("ttft-ms") or 0) < 30_000
+    assert stack.received_once(mark)["answer_sha256"] == hashlib.sha256(answer.body).hexdigest()
+
+
+@pytest.mark.parametrize("form", STREAMING, ids=by_name)
+def test_the_first_token_is_told_from_what_comes_before_it(full_duplex: Stack, form: Format, mark: str) -> None:
+    """Whether that comes by the format's own rules, as a Response's first events, or as pings and empty deltas."""
+    fault = {"prelude_pings": 1, "empty_deltas": 1, "early_role": True, "stall_first_token_ms": 300}
+    headers = {"x-sim-fault": json.dumps(fault)}
+    answer = send(full_duplex, form, {**form.ask(f"{mark} hello"), "stream": True}, headers=headers)
+    assert answer.status == 200
+    assert float(answer.ours("ttft-ms") or 0) >= 300
+
+
+@pytest.mark.parametrize("form", STREAMING, ids=by_name)
+def test_a_stream_tells_the_pace_of_its_worker(full_duplex: Stack, form: Format, mark: str) -> None:
+    """Once a stream of the same format was seen to its end there."""
+    body = {**form.ask(f"{mark} " + "hello again " * 90), "stream": True}
+    first = send(full_duplex, form, body, headers={"x-test": mark})
+    assert full_duplex.exchange(mark)["outcome"] == "completed"
+    second = send(full_duplex, form, body)
+    assert first.headers["x-sim-worker"] == second.headers["x-sim-worker"]
+    assert second.ours("timing") == "ttft=measured,itl=worker-mean"
+    assert float(second.ours("itl-ms") or 0) > 0
 
 
 @pytest.mark.parametrize("form", STREAMING, ids=by_name)
@@ -114,9 +155,10 @@ def test_tokens_and_usage_of_a_stream_reach_metadata_log_and_decisions(
     assert full_duplex.access(mark)["itl_ms"] not in (None, "-")
 
 
-@pytest.mark.parametrize("form", CONVERSING, ids=by_name)
+@pytest.mark.parametrize("form", STREAMING, ids=by_name)
 def test_a_conversation_keeps_its_key_and_its_worker(stack: Stack, form: Format, mark: str) -> None:
-    body = form.ask(f"{mark} " + "Tell me a long story. " * 40)
+    # Long enough for a text without turns, which is known by its first 1,024 bytes.
+    body = form.ask(f"{mark} " + "Tell me a long story. " * 60)
     first = send(stack, form, body)
     for _ in range(3):
         body = form.grow(body, send(stack, form, body))
@@ -160,10 +202,10 @@ def test_faults_of_a_client_are_answered_in_its_apis_shape(stack: Stack, form: F
 @pytest.mark.parametrize(
     ("form", "picture"),
     [
-        (FORMATS[0], {"type": "image_url", "image_url": {"url": "data:image/png;base64,%s"}}),
-        (FORMATS[0], {"type": "input_audio", "input_audio": {"data": "%s", "format": "wav"}}),
-        (FORMATS[1], {"type": "input_image", "image_url": "data:image/png;base64,%s"}),
-        (FORMATS[2], {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "%s"}}),
+        (CHAT, {"type": "image_url", "image_url": {"url": "data:image/png;base64,%s"}}),
+        (CHAT, {"type": "input_audio", "input_audio": {"data": "%s", "format": "wav"}}),
+        (RESPONSES, {"type": "input_image", "image_url": "data:image/png;base64,%s"}),
+        (MESSAGES, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "%s"}}),
     ],
     ids=["chat-image", "chat-audio", "responses-image", "messages-image"],
 )
@@ -187,6 +229,40 @@ def test_what_a_picture_shows_is_counted_and_tells_prompts_apart(
     assert int(tokens) > int((ask().ours("tokens") or "").split(";")[0]) + 40 and source == "estimate"
 
 
+@pytest.fixture(scope="module")
+def narrow(stacks: Callable[[str], Stack]) -> Iterator[Stack]:
+    """Takes no body beyond LIMIT."""
+    limits = {"maxBodyBytes": LIMIT, "maxHeldBytes": LIMIT, "drainTimeout": "100ms"}
+    with Stack("hybrid", {"server": limits}, beside=stacks("hybrid")) as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("form", FORMATS, ids=by_name)
+def test_a_body_beyond_the_cap_is_refused_in_its_apis_shape(
+    narrow: Stack, form: Format, chunked: bool, mark: str
+) -> None:
+    raw = json.dumps(form.ask(f"{mark} " + "x" * LIMIT)).encode()
+    body = [raw[start : start + 20_000] for start in range(0, len(raw), 20_000)] if chunked else raw
+    answer = post(narrow.port, body, form.path, headers={"x-test": mark})
+    assert answer.status == 413
+    error = answer.json["error"]
+    if form.path.startswith("/v1/messages"):
+        assert (answer.json["type"], error["type"]) == ("error", "request_too_large")
+    else:
+        assert error.keys() == {"message", "type", "param", "code"}
+    assert not any(received["body_complete"] for received in narrow.received(mark))
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=by_name)
+def test_what_a_worker_refuses_reaches_the_client_as_it_said_it(stack: Stack, form: Format, mark: str) -> None:
+    fault = {"status": 422, "body": {"type": "error", "error": {"type": "theirs", "message": mark}}}
+    answer = send(stack, form, form.ask(mark), headers={"x-test": mark, "x-sim-fault": json.dumps(fault)})
+    assert (answer.status, answer.json) == (422, fault["body"])
+    assert answer.ours("pd-role") == "decode" and answer.ours("itl-ms") is None
+    assert stack.received_once(mark)["answer_sha256"] == hashlib.sha256(answer.body).hexdigest()
+
+
 def test_another_services_generate_goes_on_unread(hybrid: Stack, mark: str) -> None:
     """A path that others use as well: not refused, but not decided either."""
     before = hybrid.metric("eluvix_failopen_total", reason="unknown_format")
@@ -198,10 +274,10 @@ def test_another_services_generate_goes_on_unread(hybrid: Stack, mark: str) -> N
 @pytest.mark.parametrize(
     ("form", "body"),
     [
-        (FORMATS[1], {"input": "x", "kv_transfer_params": {"do_remote_prefill": True}}),
-        (FORMATS[2], {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], "kv_transfer_params": {"a": 1}}),
-        (FORMATS[3], {"token_ids": [1], "sampling_params": {"extra_args": {"kv_transfer_params": {"a": 1}}}}),
-        (FORMATS[4], {"text": "x", "bootstrap_room": 5, "bootstrap_host": "evil", "data_parallel_rank": 3}),
+        (RESPONSES, {"input": "x", "kv_transfer_params": {"do_remote_prefill": True}}),
+        (MESSAGES, {"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], "kv_transfer_params": {"a": 1}}),
+        (VLLM, {"token_ids": [1], "sampling_params": {"extra_args": {"kv_transfer_params": {"a": 1}}}}),
+        (SGLANG, {"text": "x", "bootstrap_room": 5, "bootstrap_host": "evil", "data_parallel_rank": 3}),
     ],
     ids=lambda value: value.name if isinstance(value, Format) else "",
 )
